@@ -1,0 +1,268 @@
+"""Settings: read once from the environment, in frozen groups, with one prefix (`RC_`).
+
+An unknown RC_ variable or a bad value stops the process and names the variable, the value and
+what would be right: a typo that is ignored is found at night. Nothing else reads os.environ.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from researchcopilot.core.errors import ConfigError
+
+PREFIX = "RC_"
+T = TypeVar("T")
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _url(*schemes: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise ValueError(f"a URL that starts with {' or '.join(s + '://' for s in schemes)}")
+        return value
+
+    return parse
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(value)
+
+    return parse
+
+
+def _seconds(low: float, high: float) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not low <= number <= high:
+            raise ValueError(f"seconds from {low:g} to {high:g}")
+        return number
+
+    return parse
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return value
+
+    return parse
+
+
+def parse_queues(value: str) -> dict[str, int]:
+    """`runs=8,system=2` → {"runs": 8, "system": 2}."""
+    queues: dict[str, int] = {}
+    for part in value.split(","):
+        name, _, slots = part.strip().partition("=")
+        good_name = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+        if not (good_name and slots.isdigit() and 1 <= int(slots) <= 1000) or name in queues:
+            raise ValueError("queues with 1 to 1000 slots each, like runs=8,system=2")
+        queues[name] = int(slots)
+    return queues
+
+
+def _setting(name: str, default: Any, parse: Callable[[str], Any], doc: str) -> Any:
+    metadata = {"name": PREFIX + name, "parse": parse, "doc": doc}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    url: str = _setting(
+        "DATABASE_URL",
+        "postgresql://postgres@127.0.0.1:5432/researchcopilot",
+        _url("postgresql", "postgres"),
+        "Postgres 14 or newer; everything that matters is there",
+    )
+    pool: int = _setting("DATABASE_POOL", 8, _whole(2, 200), "connections of a process at most")
+    statement_timeout_s: float = _setting(
+        "DATABASE_STATEMENT_TIMEOUT", 30.0, _seconds(1, 600), "a statement may take so long"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RedisSettings:
+    url: str = _setting(
+        "REDIS_URL",
+        "redis://127.0.0.1:6379/0",
+        _url("redis", "rediss", "unix"),
+        "Redis 6.2 / Valkey 7.2 or newer; a hint that can be rebuilt",
+    )
+    prefix: str = _setting("REDIS_PREFIX", "", _text, "put before every key, e.g. {rc}:")
+    done_kept: int = _setting(
+        "REDIS_DONE_KEPT", 0, _whole(0, 100_000), "ended runs kept in queue:<queue>:done, for demos"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApiSettings:
+    host: str = _setting("API_HOST", "127.0.0.1", _text, "address that the api listens on")
+    port: int = _setting("API_PORT", 8080, _whole(0, 65535), "port of the api; 0 takes a free one")
+    max_body_bytes: int = _setting(
+        "API_MAX_BODY_BYTES", 4_194_304, _whole(1024, 268_435_456), "a request body at most"
+    )
+    max_input_bytes: int = _setting(
+        "API_MAX_INPUT_BYTES", 262_144, _whole(64, 16_777_216), "a run's input as JSON at most"
+    )
+    max_document_bytes: int = _setting(
+        "API_MAX_DOCUMENT_BYTES", 16_777_216, _whole(1024, 268_435_456), "a document at most"
+    )
+    max_waiting: int = _setting(
+        "API_MAX_WAITING", 10_000, _whole(1, 1_000_000), "submits that wait for a commit, then 503"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    queues: dict[str, int] = _setting(
+        "WORKER_QUEUES",
+        {"runs": 8, "system": 2},
+        parse_queues,
+        "queues, with slots for each",
+    )
+    drain_s: float = _setting(
+        "DRAIN_SECONDS", 30.0, _seconds(0, 86_400), "after SIGTERM runs may go on for so long"
+    )
+    run_timeout_s: float = _setting(
+        "RUN_TIMEOUT_SECONDS", 3600.0, _seconds(0.1, 604_800), "a run's time-out if it names none"
+    )
+    blocked_s: float = _setting(
+        "BLOCKED_SECONDS",
+        60.0,
+        _seconds(0.5, 3600),
+        "a loop blocked so long ends the worker",
+    )
+    max_result_bytes: int = _setting(
+        "MAX_RESULT_BYTES", 1_048_576, _whole(64, 67_108_864), "a run's result as JSON at most"
+    )
+    cache_dir: str = _setting(
+        "CACHE_DIR", "", _text, "folder for index files; empty: a temporary one"
+    )
+    retry_base_s: float = _setting(
+        "RETRY_BASE_SECONDS", 2.0, _seconds(0.001, 3600), "retry n waits up to base * 2^(n-1)"
+    )
+    retry_cap_s: float = _setting(
+        "RETRY_CAP_SECONDS", 600.0, _seconds(0.001, 86_400), "a retry waits so long at most"
+    )
+    pod: str = _setting("POD_NAME", "", _text, "set by the chart from the Pod's name")
+    pod_uid: str = _setting("POD_UID", "", _text, "set by the chart from the Pod's uid")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecoverySettings:
+    lease_s: float = _setting(
+        "LEASE_SECONDS",
+        15.0,
+        _seconds(0.03, 3600),
+        "a claim lasts so long; renewed each third",
+    )
+    sweep_s: float = _setting("SWEEP_SECONDS", 5.0, _seconds(0.05, 600), "the janitor's beat")
+    probe_s: float = _setting(
+        "PROBE_SECONDS", 10.0, _seconds(0.05, 600), "how often lost pushes are looked for"
+    )
+    probe_slack_s: float = _setting(
+        "PROBE_SLACK_SECONDS", 5.0, _seconds(0.05, 600), "a push may be late by so much"
+    )
+    max_losses: int = _setting(
+        "MAX_LOSSES", 3, _whole(1, 100), "a run whose workers died so often fails as worker_lost"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthSettings:
+    host: str = _setting("HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics")
+    port: int = _setting("HEALTH_PORT", 0, _whole(0, 65535), "their port; 0 takes a free one")
+    port_file: str = _setting(
+        "HEALTH_PORT_FILE", "", _text, "write the ports in use to this file as JSON"
+    )
+    stale_s: float = _setting(
+        "LIVE_STALE_SECONDS", 60.0, _seconds(1, 3600), "/livez fails without progress for so long"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogSettings:
+    level: str = _setting(
+        "LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"), "what is logged"
+    )
+    format: str = _setting(
+        "LOG_FORMAT",
+        "auto",
+        _choice("auto", "json", "text"),
+        "auto: text on a terminal",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    database: DatabaseSettings
+    redis: RedisSettings
+    api: ApiSettings
+    worker: WorkerSettings
+    recovery: RecoverySettings
+    health: HealthSettings
+    log: LogSettings
+
+
+_GROUPS: dict[str, type] = {
+    "database": DatabaseSettings,
+    "redis": RedisSettings,
+    "api": ApiSettings,
+    "worker": WorkerSettings,
+    "recovery": RecoverySettings,
+    "health": HealthSettings,
+    "log": LogSettings,
+}
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """(variable, default, meaning) of every setting, in order."""
+    rows = []
+    for group in _GROUPS.values():
+        for field in dataclasses.fields(group):
+            default = (
+                field.default
+                if field.default is not dataclasses.MISSING
+                else cast(Callable[[], Any], field.default_factory)()
+            )
+            if isinstance(default, dict):
+                default = ",".join(f"{name}={slots}" for name, slots in default.items())
+            rows.append((field.metadata["name"], str(default), field.metadata["doc"]))
+    return rows
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Settings from an environment. Raises ConfigError for the first thing that is wrong."""
+    known = {name for name, _, _ in describe()}
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else " See `researchcopilot settings`."
+            raise ConfigError(f"{name} is not a setting of this version.{hint}")
+    return Settings(**{name: _group(group, environ) for name, group in _GROUPS.items()})
+
+
+def _group(group: type[T], environ: Mapping[str, str]) -> T:
+    values = {}
+    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+        name = field.metadata["name"]
+        if name in environ:
+            try:
+                values[field.name] = field.metadata["parse"](environ[name])
+            except ValueError as error:
+                raise ConfigError(
+                    f"{name}={environ[name]!r} is not right: give {error}."
+                ) from error
+    return group(**values)

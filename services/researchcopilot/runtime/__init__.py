@@ -1,0 +1,1 @@
+"""Instruments: log, metrics, loops, grouping, health. They know no product words."""

@@ -1,0 +1,87 @@
+"""/livez, /readyz and /metrics on a port of their own, served from a thread.
+
+From a thread, so that they answer also while the event loop is blocked: a blocked loop is one of
+the things that /livez has to tell.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+
+from researchcopilot.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+# A check returns None when all is well, else a sentence that says what is wrong.
+Check = Callable[[], str | None]
+
+
+class Health:
+    """`live` and `ready` are looked at on each request; add checks before or after `start`."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Check] = {}
+        self.ready: dict[str, Check] = {}
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.server_address[1])
+
+    def start(self, host: str, port: int) -> None:
+        health = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, kind, body = health.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                log.debug("health: " + format, *args)
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"RC_HEALTH_PORT={port} on {host} cannot be used ({error.strerror}). "
+                "Give another port, or 0 for a free one."
+            ) from error
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
+        if path in ("/livez", "/readyz"):
+            return self._checked(self.live if path == "/livez" else self.ready)
+        return 404, "text/plain", b"only /livez, /readyz and /metrics are here\n"
+
+    @staticmethod
+    def _checked(checks: Mapping[str, Check]) -> tuple[int, str, bytes]:
+        found = {name: check() for name, check in dict(checks).items()}
+        wrong = [f"{name}: {sentence}" for name, sentence in found.items() if sentence]
+        text = "\n".join(wrong) or "ok"
+        return (503 if wrong else 200), "text/plain; charset=utf-8", (text + "\n").encode()
+
+
+def write_ports(path: str, **ports: int) -> None:
+    """Tell a supervisor which ports were taken; written whole or not at all."""
+    if path:
+        temporary = Path(path + ".new")
+        temporary.write_text(json.dumps(ports))
+        temporary.replace(path)

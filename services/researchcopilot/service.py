@@ -1,0 +1,60 @@
+"""What every part of the house does around its work: settings, logs, health, servers, signals.
+
+async def work(service): ...          # until service.stop is asked
+run(serve("janitor", os.environ, work))
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from researchcopilot import __version__
+from researchcopilot.core.settings import Settings, load
+from researchcopilot.runtime import log as logs
+from researchcopilot.runtime.health import Health, write_ports
+from researchcopilot.runtime.loop import Stop, until_available
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.migrate import check_schema
+from researchcopilot.storage.queue import Queue
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The open ends that a part works with."""
+
+    settings: Settings
+    db: Database
+    redis: Queue
+    health: Health
+    stop: Stop
+
+
+async def serve(
+    part: str, environ: Mapping[str, str], work: Callable[[Service], Awaitable[None]]
+) -> int:
+    """Run one part until it is told to stop; its exit code. Waits for the schema, and says so."""
+    settings = load(environ)
+    logs.setup(settings.log.level, settings.log.format)
+    logs.bind(part=part)
+    stop = Stop()
+    stop.listen()
+    health = Health()
+    waiting = {"schema": "waiting for Postgres and its schema"}
+    health.ready["schema"] = lambda: waiting.get("schema")
+    health.start(settings.health.host, settings.health.port)
+    service = Service(settings, Database(settings.database), Queue(settings.redis), health, stop)
+    log.info("%s %s starts, health on port %d", part, __version__, health.port)
+    write_ports(settings.health.port_file, health=health.port)
+    await service.db.open()
+    try:
+        if await until_available(lambda: check_schema(service.db), stop, what="the schema"):
+            waiting.clear()
+            await work(service)
+    finally:
+        await service.db.close()
+        await service.redis.close()
+        health.stop()
+    log.info("%s stops", part)
+    return 0

@@ -1,0 +1,143 @@
+"""Postgres: one pool a process, named queries, and one way of telling that it went away.
+
+Every statement has a lock, a statement and a TCP time-out. What a server that goes away raises
+becomes `Unavailable`; a deadlock or serialisation failure becomes `TryAgain`. Both are safe to
+repeat, since every move is. Works behind PgBouncer: no prepared statements are kept, no session
+state is used.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, errors
+from psycopg.abc import Params
+from psycopg.rows import DictRow, TupleRow, dict_row, tuple_row
+from psycopg.types.string import TextLoader
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.settings import DatabaseSettings
+
+
+class TryAgain(Unavailable):
+    """Postgres ended the transaction for another one's sake (deadlock, serialisation)."""
+
+
+_PASSING = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+# Raised by a server that is up but cannot work now: shutting down, starting, read-only, full.
+_AWAY = (
+    psycopg.InterfaceError,
+    psycopg.OperationalError,
+    errors.ReadOnlySqlTransaction,
+    PoolTimeout,
+    OSError,
+)
+
+
+def translate(error: BaseException) -> BaseException:
+    """The house's name for an error of the driver; anything else comes back as it is."""
+    if isinstance(error, _PASSING):
+        return TryAgain(str(error).splitlines()[0])
+    if isinstance(error, errors.QueryCanceled):
+        return Unavailable("Postgres did not answer within the statement time-out.")
+    if isinstance(error, _AWAY):
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return Unavailable(f"Postgres does not answer: {first}")
+    return error
+
+
+def connection_options(settings: DatabaseSettings) -> dict[str, Any]:
+    """What every connection of ours is opened with, from whichever thread."""
+    milliseconds = int(settings.statement_timeout_s * 1000)
+    return {
+        "autocommit": True,
+        "prepare_threshold": None,
+        "connect_timeout": 5,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds // 2} "
+        "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
+        "application_name": "researchcopilot",
+    }
+
+
+async def configure(connection: AsyncConnection[Any]) -> None:
+    """UUIDs arrive as their canonical text: ids are strings in this house."""
+    connection.adapters.register_loader("uuid", TextLoader)
+
+
+class Database:
+    """A pool of connections and the calls that all queries go through."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self.settings = settings
+        self.pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
+            settings.url,
+            kwargs=connection_options(settings),
+            min_size=1,
+            max_size=settings.pool,
+            timeout=10,
+            max_idle=300,
+            reconnect_timeout=2,
+            configure=configure,
+            open=False,
+        )
+
+    async def open(self) -> None:
+        """Start the pool; does not wait for the server, which may come later."""
+        await self.pool.open(wait=False)
+
+    async def close(self) -> None:
+        await self.pool.close(timeout=2)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
+        """One connection, in autocommit; `async with connection.transaction()` for more."""
+        try:
+            async with self.pool.connection() as connection:
+                yield connection
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            other = translate(error)
+            if other is error:
+                raise
+            raise other from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
+        """One connection in one transaction, committed at the end of the block."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def rows(self, query: bytes, params: Params | None = None) -> list[TupleRow]:
+        async with self.connection() as connection:
+            cursor = connection.cursor(row_factory=tuple_row)
+            await cursor.execute(query, params)
+            return await cursor.fetchall()
+
+    async def dicts(self, query: bytes, params: Params | None = None) -> list[DictRow]:
+        async with self.connection() as connection:
+            cursor = connection.cursor(row_factory=dict_row)
+            await cursor.execute(query, params)
+            return await cursor.fetchall()
+
+    async def one(self, query: bytes, params: Params | None = None) -> DictRow | None:
+        """The first row, or None."""
+        rows = await self.dicts(query, params)
+        return rows[0] if rows else None
+
+    async def execute(self, query: bytes, params: Params | None = None) -> int:
+        """Run a statement that returns nothing; the number of rows it touched."""
+        async with self.connection() as connection:
+            cursor = await connection.execute(query, params)
+            return cursor.rowcount
+
+    async def execute_many(self, query: bytes, params: Sequence[Params]) -> None:
+        async with self.transaction() as connection, connection.cursor() as cursor:
+            await cursor.executemany(query, params)

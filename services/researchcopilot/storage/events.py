@@ -1,0 +1,50 @@
+"""Events that an agent emits: one Redis stream a run, made only once there is something to say.
+
+Ids are `<claim_no>-<n>` and given explicitly, so that an old claim cannot speak after a new one
+and a repeated emit is not there twice: "equal or smaller" means already there or fenced. A stream
+is capped and expires; losing it costs a reader the progress, never the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from researchcopilot.core.text import dumps
+from researchcopilot.storage.queue import Queue
+
+KEPT = 1000
+KEPT_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that an agent said. `n` counts within its claim, from 1."""
+
+    run_id: str
+    claim_no: int
+    n: int
+    kind: str
+    data: dict[str, Any]
+
+
+async def append(queue: Queue, events: Sequence[Event]) -> None:
+    """Add events in order, in one round trip. Raises Unavailable."""
+    commands: list[tuple[str, ...]] = []
+    for event in events:
+        key = queue.key(f"events:{event.run_id}")
+        commands.append(
+            ("XADD", key, "MAXLEN", "~", str(KEPT), f"{event.claim_no}-{event.n}",
+             "kind", event.kind, "data", dumps(event.data))
+        )  # fmt: skip
+        commands.append(("EXPIRE", key, str(KEPT_S)))
+    await queue.all(commands, fenced=True)
+
+
+async def read(
+    queue: Queue, run_id: str, after: str = "0-0", limit: int = 100
+) -> list[tuple[str, str, str]]:
+    """(id, kind, JSON text of data) of what was emitted after that id, oldest first."""
+    [found] = await queue.all(
+        [("XRANGE", queue.key(f"events:{run_id}"), f"({after}", "+", "COUNT", str(limit))]
+    )
+    return [(id_, fields["kind"], fields["data"]) for id_, fields in found]

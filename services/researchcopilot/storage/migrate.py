@@ -1,0 +1,89 @@
+"""Migrations: numbered files, forward only, in `pre` (safe under the old code) and `post` (after
+the roll-out), and the moves as functions, which carry their version in their name.
+
+All of it is one transaction under a transaction-level advisory lock: two at once are harmless (the
+second finds everything done), and a failure leaves nothing behind. A service on an older schema
+waits and says so (`check_schema`); on a newer one it works, since functions are never changed
+under their name in a way that old code would notice.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from researchcopilot.core.errors import ConfigError, SchemaBehind
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.sql import load
+
+_SQL = load("migrate")
+PHASES = ("pre", "post")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file. `repeats`: a function, installed again whenever its text differs."""
+
+    name: str
+    text: str
+    repeats: bool
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def migrations(phases: tuple[str, ...] = PHASES) -> list[Migration]:
+    """What this code brings along, in the order in which it is applied."""
+    found: list[Migration] = []
+    if "pre" in phases:
+        found += [*_folder("pre"), *_folder("functions")]
+    if "post" in phases:
+        found += _folder("post")
+    return found
+
+
+def _folder(name: str) -> list[Migration]:
+    folder = files("researchcopilot.storage") / "migrations" / name
+    texts: list[Traversable] = [f for f in folder.iterdir() if f.name.endswith(".sql")]
+    return [
+        Migration(f"{name}/{file.name}", file.read_text(encoding="utf-8"), name == "functions")
+        for file in sorted(texts, key=lambda file: file.name)
+    ]
+
+
+async def migrate(db: Database, phases: tuple[str, ...] = PHASES) -> list[str]:
+    """Apply what is missing; the names of what was applied now."""
+    async with db.transaction() as connection:
+        await connection.execute(_SQL["lock"])
+        await connection.execute(_SQL["create_table"])
+        cursor = await connection.execute(_SQL["applied"])
+        done: dict[str, str] = dict(await cursor.fetchall())
+        applied = []
+        for migration in migrations(phases):
+            if done.get(migration.name) == migration.sha256:
+                continue
+            if migration.name in done and not migration.repeats:
+                raise ConfigError(
+                    f"The migration {migration.name} is not the one that this database was made "
+                    "with. Migrations are never edited: restore the file and add a new one."
+                )
+            await connection.execute(migration.text.encode())
+            await connection.execute(
+                _SQL["record"], {"name": migration.name, "sha256": migration.sha256}
+            )
+            applied.append(migration.name)
+    return applied
+
+
+async def check_schema(db: Database) -> None:
+    """Raise SchemaBehind if this code needs something that `migrate` has not brought yet."""
+    row = await db.one(_SQL["has_table"])
+    rows = await db.rows(_SQL["applied"]) if row and row["found"] else []
+    done = {name for name, _ in rows}
+    missing = [m.name for m in migrations(("pre",)) if m.name not in done]
+    if missing:
+        raise SchemaBehind(
+            f"The database lacks {len(missing)} of this version's migrations (first: {missing[0]})."
+            " Run `python -m researchcopilot migrate`."
+        )

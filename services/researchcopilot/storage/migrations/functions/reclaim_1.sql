@@ -1,0 +1,64 @@
+-- reclaim_1: running → queued / failed / cancelled, for runs whose lease has run out.
+--
+-- The attempt is refunded and a loss is counted instead: not the run's fault, until it has been
+-- in the hands of p_max_losses workers that died. Candidates are found without a lock; then the
+-- sessions are locked, then the runs, and the lease is looked at again: a worker that renewed in
+-- between keeps its run. SKIP LOCKED: a run that somebody moves right now needs no help.
+-- Returns the new status of each, with queue and workspace; unparked runs as verdict `push`.
+CREATE OR REPLACE FUNCTION reclaim_1(p_limit int, p_max_losses int)
+RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, worker_id uuid)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    t timestamptz;
+    v_candidates uuid[];
+BEGIN
+    v_candidates := ARRAY(
+        SELECT r.run_id FROM runs r
+        WHERE r.status = 'running' AND r.lease_until < clock_timestamp() LIMIT p_limit);
+    IF v_candidates = '{}' THEN
+        RETURN;
+    END IF;
+
+    PERFORM 1 FROM sessions s
+    WHERE s.session_id IN (SELECT r.session_id FROM runs r
+                           WHERE r.run_id = ANY (v_candidates) AND r.serial)
+    ORDER BY s.session_id FOR NO KEY UPDATE;
+
+    t := clock_timestamp();
+
+    RETURN QUERY
+    WITH locked AS MATERIALIZED (
+        SELECT r.run_id, r.worker_id, r.claim_no,
+               CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    WHEN r.losses + 1 >= p_max_losses THEN 'failed'
+                    ELSE 'queued' END AS target
+        FROM runs r
+        WHERE r.run_id = ANY (v_candidates) AND r.status = 'running' AND r.lease_until < t
+        ORDER BY r.run_id FOR NO KEY UPDATE SKIP LOCKED
+    ), moved AS (
+        UPDATE runs r SET
+            status = l.target, worker_id = NULL, lease_until = NULL, claim_id = NULL,
+            attempts = r.attempts - 1, losses = r.losses + 1, hinted_at = t,
+            finished_at = CASE WHEN l.target <> 'queued' THEN t END,
+            error = CASE WHEN l.target = 'failed' THEN jsonb_build_object(
+                'type', 'worker_lost', 'message', format(
+                'The worker died %s times while it had this run. Look at the memory and the exit '
+                'codes of the workers in the ledger before you replay it.', r.losses + 1))
+                ELSE r.error END
+        FROM locked l WHERE r.run_id = l.run_id
+        RETURNING r.run_id, r.status, r.workspace_id, r.queue, l.claim_no, l.worker_id
+    ), ledger AS (
+        UPDATE claims c SET finished_at = t, outcome = 'lost'
+        FROM moved m
+        WHERE c.run_id = m.run_id AND c.claim_no = m.claim_no AND c.finished_at IS NULL
+    )
+    SELECT m.run_id, m.status, m.workspace_id, m.queue, m.worker_id FROM moved m;
+
+    RETURN QUERY
+    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL::uuid
+    FROM unpark_1(ARRAY(
+        SELECT r.session_id FROM runs r
+        WHERE r.run_id = ANY (v_candidates) AND r.serial
+          AND r.status IN ('failed', 'cancelled'))) u;
+END $$;

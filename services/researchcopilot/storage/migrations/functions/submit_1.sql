@@ -1,0 +1,144 @@
+-- submit_1: nothing → queued, for a group of members; each member is all or nothing.
+--
+-- p_members: [{member, workspace_id, route, key, body_hash, run_ids}], key null without one.
+-- p_runs:    [{member, run_id, workspace_id, session_id, agent, queue, serial, input, metadata,
+--              max_attempts, timeout_s, deadline, run_at, delay_s, unique_key}], in their order.
+-- Returns for each member: created | replayed | mismatch | foreign (a session of another
+-- workspace), with its run ids and, where created, their times.
+--
+-- Order of locks: keys, new sessions, sessions, runs, each sorted. Safe to send twice: run ids are
+-- made by the caller before, so a second sending finds its own key and its own rows.
+CREATE OR REPLACE FUNCTION submit_1(p_members jsonb, p_runs jsonb)
+RETURNS TABLE (member int, verdict text, run_ids uuid[], created_at timestamptz,
+               run_at timestamptz[], deadline timestamptz[])
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    t timestamptz;
+    v_lost jsonb := '{}';       -- member → its verdict, for those whose key is somebody else's
+    v_foreign int[];
+BEGIN
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_members) m WHERE m->>'key' IS NOT NULL) THEN
+        INSERT INTO idempotency_keys AS k (workspace_id, route, key, body_hash, run_ids)
+        SELECT m.workspace_id, m.route, m.key, m.body_hash, m.run_ids
+        FROM jsonb_to_recordset(p_members)
+             AS m(workspace_id int, route text, key text, body_hash text, run_ids uuid[])
+        WHERE m.key IS NOT NULL
+        ORDER BY m.workspace_id, m.route, m.key
+        ON CONFLICT DO NOTHING;
+
+        -- A statement of its own: only a snapshot after the wait sees the row that won.
+        SELECT coalesce(jsonb_object_agg(m.member, jsonb_build_object(
+                   'verdict', CASE WHEN k.body_hash = m.body_hash THEN 'replayed'
+                                   ELSE 'mismatch' END,
+                   'run_ids', to_jsonb(k.run_ids))), '{}')
+        INTO v_lost
+        FROM jsonb_to_recordset(p_members)
+             AS m(member int, workspace_id int, route text, key text, body_hash text, run_ids uuid[])
+        JOIN idempotency_keys k USING (workspace_id, route, key)
+        WHERE k.run_ids <> m.run_ids;
+    END IF;
+
+    v_foreign := ARRAY(
+        SELECT DISTINCT r.member
+        FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
+        JOIN sessions s USING (session_id)
+        WHERE s.workspace_id <> r.workspace_id);
+    IF v_foreign <> '{}' THEN
+        DELETE FROM idempotency_keys k
+        USING jsonb_to_recordset(p_members)
+              AS m(member int, workspace_id int, route text, key text, run_ids uuid[])
+        WHERE m.member = ANY (v_foreign) AND k.workspace_id = m.workspace_id
+          AND k.route = m.route AND k.key = m.key AND k.run_ids = m.run_ids;
+    END IF;
+
+    INSERT INTO sessions (session_id, workspace_id, title)
+    SELECT DISTINCT ON (r.session_id) r.session_id, r.workspace_id,
+           left(CASE WHEN jsonb_typeof(r.input) = 'string' THEN r.input #>> '{}'
+                     ELSE coalesce(r.input ->> 'question', '') END, 80)
+    FROM jsonb_to_recordset(p_runs)
+         AS r(member int, workspace_id int, session_id uuid, input jsonb)
+    WHERE r.session_id IS NOT NULL AND r.member <> ALL (v_foreign)
+      AND NOT v_lost ? r.member::text
+    ORDER BY r.session_id
+    ON CONFLICT DO NOTHING;
+
+    -- The order of a session's runs is that of this lock.
+    PERFORM 1 FROM sessions s
+    WHERE s.session_id IN (
+        SELECT r.session_id
+        FROM jsonb_to_recordset(p_runs) AS r(member int, session_id uuid, serial boolean)
+        WHERE r.serial AND r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text)
+    ORDER BY s.session_id FOR NO KEY UPDATE;
+
+    -- A session that another workspace made since we looked: look again, from the start.
+    IF EXISTS (
+        SELECT 1 FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
+        JOIN sessions s USING (session_id)
+        WHERE s.workspace_id <> r.workspace_id AND r.member <> ALL (v_foreign)
+          AND NOT v_lost ? r.member::text) THEN
+        RAISE EXCEPTION 'a session of that id was made elsewhere' USING ERRCODE = '40001';
+    END IF;
+
+    t := clock_timestamp();
+
+    WITH wanted AS MATERIALIZED (
+        SELECT r.*, CASE WHEN r.delay_s IS NOT NULL THEN t + make_interval(secs => r.delay_s)
+                         ELSE greatest(coalesce(r.run_at, t), t) END AS due
+        FROM ROWS FROM (jsonb_to_recordset(p_runs)
+             AS (member int, run_id uuid, workspace_id int, session_id uuid, agent text, queue text,
+                 serial boolean, input jsonb, metadata jsonb, max_attempts int,
+                 timeout_s double precision, deadline timestamptz, run_at timestamptz,
+                 delay_s double precision, unique_key text)) WITH ORDINALITY
+             AS r(member, run_id, workspace_id, session_id, agent, queue, serial, input, metadata,
+                  max_attempts, timeout_s, deadline, run_at, delay_s, unique_key, place)
+        WHERE r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text
+    ), made AS (
+        INSERT INTO runs AS x (run_id, workspace_id, session_id, agent, queue, serial, input,
+                          metadata, max_attempts, timeout_s, deadline, run_at, ready_at,
+                          unique_key, created_at)
+        SELECT w.run_id, w.workspace_id, w.session_id, w.agent, w.queue, w.serial, w.input,
+               w.metadata, w.max_attempts, w.timeout_s,
+               coalesce(w.deadline, w.due + interval '24 hours'), w.due, w.due, w.unique_key, t
+        FROM wanted w ORDER BY w.place
+        ON CONFLICT DO NOTHING
+        RETURNING x.run_id, x.workspace_id, x.session_id, x.input
+    )
+    INSERT INTO messages (workspace_id, session_id, run_id, role, payload)
+    SELECT m.workspace_id, m.session_id, m.run_id, 'user', jsonb_build_object('content', m.input)
+    FROM made m WHERE m.session_id IS NOT NULL;
+
+    UPDATE sessions s SET updated_at = t
+    WHERE s.created_at < t - interval '1 second' AND s.session_id IN (
+        SELECT r.session_id FROM jsonb_to_recordset(p_runs)
+               AS r(member int, session_id uuid, serial boolean)
+        WHERE r.serial AND r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text);
+
+    -- Read back what stands there: for a second sending it is the rows of the first.
+    RETURN QUERY
+    SELECT m.member,
+           CASE WHEN m.member = ANY (v_foreign) THEN 'foreign'
+                WHEN v_lost ? m.member::text THEN v_lost -> m.member::text ->> 'verdict'
+                WHEN found.run_ids IS NULL THEN 'replayed'
+                ELSE 'created' END,
+           CASE WHEN v_lost ? m.member::text THEN
+                     ARRAY(SELECT jsonb_array_elements_text(v_lost -> m.member::text -> 'run_ids'))::uuid[]
+                WHEN found.run_ids IS NULL THEN waiting.run_ids
+                ELSE found.run_ids END,
+           found.created_at, found.run_at, found.deadline
+    FROM jsonb_to_recordset(p_members) AS m(member int, run_ids uuid[])
+    CROSS JOIN LATERAL (
+        SELECT array_agg(x.run_id ORDER BY i.place) AS run_ids, min(x.created_at) AS created_at,
+               array_agg(x.run_at ORDER BY i.place) AS run_at,
+               array_agg(x.deadline ORDER BY i.place) AS deadline
+        FROM unnest(m.run_ids) WITH ORDINALITY AS i(run_id, place)
+        JOIN runs x ON x.run_id = i.run_id
+    ) found
+    LEFT JOIN LATERAL (
+        SELECT array_agg(x.run_id) AS run_ids
+        FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, unique_key text)
+        JOIN runs x ON x.workspace_id = r.workspace_id AND x.unique_key = r.unique_key
+         AND x.status = 'queued' AND x.claim_no = 0
+        WHERE r.member = m.member AND found.run_ids IS NULL
+    ) waiting ON true;
+END $$;

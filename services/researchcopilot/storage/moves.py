@@ -1,0 +1,105 @@
+"""The moves of a run that workers and the janitor make; each is one call, safe to send twice.
+
+The functions behind them (migrations/functions) lock in order, look again after the lock, and give
+a verdict for every id. This room turns rows into records and nothing else; `submit` has its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from researchcopilot.core.models import Claim, Due, Entry, Finished, Outcome, Verdict
+from researchcopilot.core.text import dumps
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.sql import load
+
+_SQL = load("moves")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a sweep did: the verdicts (run_id, new status), and what has to be pushed for it.
+
+    `head` goes to the head of its queue (it has waited already), `tail` to the tail (unparked).
+    """
+
+    verdicts: tuple[tuple[str, str], ...]
+    head: tuple[Due, ...] = ()
+    tail: tuple[Due, ...] = ()
+
+
+async def claim(
+    db: Database, run_ids: Sequence[str], *, worker_id: str, claim_id: str, lease_s: float
+) -> list[Verdict]:
+    """queued → running for those that may; a verdict for each distinct id.
+
+    `claim_id` is made by the worker for this call: sending it again gives `mine` for what the
+    first sending had claimed.
+    """
+    rows = await db.rows(
+        _SQL["claim"],
+        {
+            "run_ids": list(run_ids),
+            "worker_id": worker_id,
+            "claim_id": claim_id,
+            "lease_s": lease_s,
+        },
+    )
+    return [_verdict(worker_id, row) for row in rows]
+
+
+def _verdict(worker_id: str, row: tuple[Any, ...]) -> Verdict:
+    (run_id, verdict, wait_s, claim_no, workspace_id, session_id, queue, agent, input_, metadata,
+     attempts, max_attempts, losses, timeout_s, deadline, created_at, ready_at) = row  # fmt: skip
+    if verdict not in ("claimed", "mine"):
+        return Verdict(run_id, verdict, wait_s=wait_s or 0.0)
+    return Verdict(
+        run_id,
+        verdict,
+        Claim(run_id, claim_no, worker_id, workspace_id, session_id, queue, agent, input_, metadata,
+              attempts, max_attempts, losses, timeout_s, deadline, created_at, ready_at),
+        wait_s or 0.0,
+    )  # fmt: skip
+
+
+async def finish(
+    db: Database, worker_id: str, outcomes: Sequence[Outcome]
+) -> tuple[list[Finished], list[Due]]:
+    """running → where each outcome leads; the verdicts in order, and what was unparked."""
+    rows = await db.rows(
+        _SQL["finish"],
+        {
+            "worker_id": worker_id,
+            "run_ids": [outcome.run_id for outcome in outcomes],
+            "claim_nos": [outcome.claim_no for outcome in outcomes],
+            "kinds": [outcome.kind for outcome in outcomes],
+            "results": [outcome.result for outcome in outcomes],
+            "errors": [dumps(o.error) if o.error is not None else None for o in outcomes],
+            "delays": [outcome.delay_s for outcome in outcomes],
+        },
+    )
+    verdicts = {row[0]: Finished(row[0], row[1]) for row in rows if row[1] != "push"}
+    unparked = [Due(row[3], Entry(row[2], row[0])) for row in rows if row[1] == "push"]
+    return [verdicts[outcome.run_id] for outcome in outcomes], unparked
+
+
+async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:
+    """Take back runs whose lease has run out: at most `limit`."""
+    rows = await db.rows(_SQL["reclaim"], {"limit": limit, "max_losses": max_losses})
+    return _moved(rows)
+
+
+async def expire(db: Database, *, limit: int) -> Moved:
+    """Fail queued runs that are past their deadline: at most `limit`."""
+    return _moved(await db.rows(_SQL["expire"], {"limit": limit}))
+
+
+def _moved(rows: Sequence[tuple[Any, ...]]) -> Moved:
+    def due(row: tuple[Any, ...]) -> Due:
+        return Due(row[3], Entry(row[2], row[0]))
+
+    return Moved(
+        tuple((row[0], row[1]) for row in rows if row[1] != "push"),
+        head=tuple(due(row) for row in rows if row[1] == "queued"),
+        tail=tuple(due(row) for row in rows if row[1] == "push"),
+    )

@@ -1,0 +1,302 @@
+"""The queue on Redis: lists of ids, each move one command or one script. A hint, never the truth.
+
+    queue:<queue>                       waiting, first in first out
+    queue:<queue>:processing:<worker>   in the hands of one worker
+    queue:<queue>:delayed               ZSET, score = due time in seconds by Redis' clock
+    queue:<queue>:done                  the last ended runs, off by default
+    queue:<queue>:probe, :probed        the mark under way, and the newest one taken
+    workers                             ZSET of live workers, score = last beat
+    epoch                               a random word: gone after FLUSHALL
+
+An entry is `<workspace_id>.<run_id>`; a probe is `probe.<microseconds>`. What a server that went
+away raises becomes Unavailable; every verb is safe to repeat, at worst an id stands twice, which
+the claim sorts out.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import RedisError, ResponseError
+
+from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.models import Entry
+from researchcopilot.core.settings import RedisSettings
+from researchcopilot.storage.lua import load
+
+BLOCK_S = 1.0
+PROBE = "probe."
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Entries of one queue, now. `processing` is the sum over all workers."""
+
+    waiting: int
+    processing: int
+    delayed: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueMoved:
+    """What `due` did; `next_s` is None when the delayed set is empty. Seconds."""
+
+    moved: int
+    next_s: float | None
+    late_s: float
+
+
+def parse_entry(text: str) -> Entry | None:
+    """None for what is no entry of ours (a probe, or something put there by hand)."""
+    workspace, dot, run_id = text.partition(".")
+    if not (dot and workspace.isascii() and workspace.isdigit() and len(run_id) == 36):
+        return None
+    return Entry(int(workspace), run_id)
+
+
+@asynccontextmanager
+async def _told() -> AsyncIterator[None]:
+    try:
+        yield
+    except ResponseError as error:
+        # LOADING, READONLY, OOM, MISCONF …: up, but of no use now. A wrong type is a real fault.
+        if str(error).startswith("WRONGTYPE"):
+            raise
+        raise Unavailable(f"Redis refuses: {error}") from error
+    except (RedisError, OSError, TimeoutError) as error:
+        raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
+
+
+class Queue:
+    """The keys of all queues under one prefix. Open it once for each event loop."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self._redis = self._client(max_connections=32)
+        self._blocking: dict[str, Redis] = {}
+        self._scripts = {
+            verb: self._redis.register_script(load(verb))
+            for verb in ("take", "ack", "release", "later", "delay", "due", "probe", "probed")
+        }
+
+    def _client(self, max_connections: int) -> Redis:
+        return Redis.from_url(
+            self.settings.url,
+            decode_responses=True,
+            socket_connect_timeout=2,
+            socket_timeout=BLOCK_S + 5,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=max_connections,
+        )
+
+    async def open(self) -> None:
+        """Nothing to do: connections are made when they are needed."""
+
+    async def close(self) -> None:
+        for client in (self._redis, *self._blocking.values()):
+            await client.aclose()
+
+    # Names
+
+    def key(self, name: str) -> str:
+        return self.settings.prefix + name
+
+    def waiting(self, queue: str) -> str:
+        return self.key(f"queue:{queue}")
+
+    def processing(self, queue: str, worker_id: str) -> str:
+        return self.key(f"queue:{queue}:processing:{worker_id}")
+
+    def delayed(self, queue: str) -> str:
+        return self.key(f"queue:{queue}:delayed")
+
+    # Verbs
+
+    async def push(self, queue: str, entries: Sequence[Entry]) -> None:
+        """To the tail, in order."""
+        if entries:
+            async with _told():
+                await _int(self._redis.rpush(self.waiting(queue), *map(str, entries)))
+
+    async def push_head(self, queue: str, entries: Sequence[Entry]) -> None:
+        """To the head; the first given is the first to be taken."""
+        if entries:
+            async with _told():
+                texts = [str(entry) for entry in reversed(entries)]
+                await _int(self._redis.lpush(self.waiting(queue), *texts))
+
+    async def delay(self, queue: str, waits: Sequence[tuple[Entry, float]]) -> None:
+        """Into the delayed set, each due after its wait in seconds."""
+        await self._run("delay", [self.delayed(queue)], _pairs(waits))
+
+    async def wait(self, queue: str, worker_id: str) -> str | None:
+        """The oldest entry, moved into this worker's hands; None after a second without one.
+
+        On a connection of its own for each queue. If its answer is lost, the entry stands in the
+        worker's list; the worker compares that list with its memory.
+        """
+        client = self._blocking.get(queue)
+        if client is None:
+            client = self._blocking[queue] = self._client(max_connections=1)
+        async with _told():
+            return cast(
+                str | None,
+                await client.blmove(
+                    self.waiting(queue), self.processing(queue, worker_id), int(BLOCK_S),
+                    "LEFT", "RIGHT",
+                ),
+            )  # fmt: skip
+
+    async def take(self, queue: str, worker_id: str, n: int) -> list[str]:
+        """Up to n more entries, without waiting."""
+        keys = [self.waiting(queue), self.processing(queue, worker_id)]
+        return cast(list[str], await self._run("take", keys, [n]))
+
+    async def ack(self, queue: str, worker_id: str, entries: Sequence[str]) -> None:
+        """Out of this worker's hands."""
+        keys = [self.processing(queue, worker_id), self.key(f"queue:{queue}:done")]
+        await self._run("ack", keys, [self.settings.done_kept, *entries])
+
+    async def drop(self, queue: str, worker_id: str, entries: Sequence[str]) -> None:
+        """Out of this worker's hands, and not to be seen in `done`: it was not this one's run."""
+        keys = [self.processing(queue, worker_id), self.key(f"queue:{queue}:done")]
+        await self._run("ack", keys, [0, *entries])
+
+    async def release(self, queue: str, worker_id: str, entries: Sequence[str]) -> None:
+        """From this worker's hands to the head, oldest first."""
+        if entries:
+            keys = [self.processing(queue, worker_id), self.waiting(queue)]
+            await self._run("release", keys, list(entries))
+
+    async def later(self, queue: str, worker_id: str, waits: Sequence[tuple[Entry, float]]) -> None:
+        """From this worker's hands into the delayed set."""
+        keys = [self.processing(queue, worker_id), self.delayed(queue)]
+        await self._run("later", keys, _pairs(waits))
+
+    async def due(self, queue: str, limit: int = 500) -> DueMoved:
+        """What is due, from the delayed set to the tail."""
+        moved, wait, late = await self._run(
+            "due", [self.delayed(queue), self.waiting(queue)], [limit]
+        )
+        return DueMoved(int(moved), None if wait < 0 else wait / 1e6, late / 1e6)
+
+    # Hands and depths
+
+    async def in_hands(self, queue: str, worker_id: str) -> list[str]:
+        """What stands in a worker's processing list, oldest first."""
+        async with _told():
+            found = self._redis.lrange(self.processing(queue, worker_id), 0, -1)
+            return cast(list[str], await cast(Awaitable[Any], found))
+
+    async def hold_anything(self, hands: Sequence[tuple[str, str]]) -> list[bool]:
+        """For each (queue, worker_id): is anything in its processing list?"""
+        lengths = await self.all([("LLEN", self.processing(*hand)) for hand in hands])
+        return [length > 0 for length in lengths]
+
+    async def beat(self, worker_id: str) -> None:
+        """This worker lives: it is counted, and its processing lists are."""
+        async with _told():
+            seconds, microseconds = await self._redis.time()
+            await self._redis.zadd(self.key("workers"), {worker_id: seconds + microseconds / 1e6})
+
+    async def leave(self, *worker_ids: str) -> None:
+        """These workers are no longer counted."""
+        if worker_ids:
+            async with _told():
+                await self._redis.zrem(self.key("workers"), *worker_ids)
+
+    async def depths(self, queue: str) -> Depths:
+        async with _told():
+            workers = await self._redis.zrange(self.key("workers"), 0, -1)
+        waiting, delayed, done, *processing = await self.all(
+            [
+                ("LLEN", self.waiting(queue)),
+                ("ZCARD", self.delayed(queue)),
+                ("LLEN", self.key(f"queue:{queue}:done")),
+                *(("LLEN", self.processing(queue, str(worker_id))) for worker_id in workers),
+            ]
+        )
+        return Depths(waiting, sum(processing), delayed, done)
+
+    async def ping(self) -> None:
+        async with _told():
+            await cast(Awaitable[Any], self._redis.ping())
+
+    # Probes
+
+    async def probe(self, queue: str, microseconds: int, keep_s: int = 3600) -> bool:
+        """Put a mark with the database's time at the tail; False if one is under way."""
+        keys = [self.waiting(queue), self.key(f"queue:{queue}:probe")]
+        return bool(await self._run("probe", keys, [f"{PROBE}{microseconds}", keep_s]))
+
+    async def probed(self, queue: str, worker_id: str, probe: str) -> None:
+        """A worker has taken this mark."""
+        keys = [
+            self.processing(queue, worker_id),
+            self.key(f"queue:{queue}:probe"),
+            self.key(f"queue:{queue}:probed"),
+        ]
+        await self._run("probed", keys, [probe, probe.removeprefix(PROBE)])
+
+    async def last_probed(self, queue: str) -> int | None:
+        """The newest mark that was taken (microseconds of the database's time), or None."""
+        async with _told():
+            value = await self._redis.get(self.key(f"queue:{queue}:probed"))
+            return int(value) if value else None
+
+    # Identity and rebuild
+
+    async def identity(self) -> tuple[str | None, str, str]:
+        """(epoch key, master_replid, run_id): any change means wiped, replaced or restored."""
+        epoch, replication, server = await self.all(
+            [("GET", self.key("epoch")), ("INFO", "replication"), ("INFO", "server")]
+        )
+        return epoch, str(replication.get("master_replid")), str(server.get("run_id"))
+
+    async def mark_epoch(self, epoch: str) -> None:
+        async with _told():
+            await self._redis.set(self.key("epoch"), epoch)
+
+    async def clear(self, queues: Sequence[str]) -> None:
+        """Delete the lists and sets of these queues; hands stay, their workers compare them."""
+        names = [
+            name
+            for queue in queues
+            for name in (
+                self.waiting(queue),
+                self.delayed(queue),
+                self.key(f"queue:{queue}:probe"),
+                self.key(f"queue:{queue}:probed"),
+            )
+        ]
+        async with _told():
+            await self._redis.unlink(*names)
+
+    async def all(self, commands: Sequence[tuple[str, ...]], *, fenced: bool = False) -> list[Any]:
+        """Several commands in one round trip; not a transaction.
+
+        `fenced`: answers that refuse ("equal or smaller") are returned, not raised.
+        """
+        async with _told(), self._redis.pipeline(transaction=False) as pipe:
+            for command in commands:
+                await cast(Awaitable[Any], pipe.execute_command(*command))
+            return await pipe.execute(raise_on_error=not fenced)
+
+    async def _run(self, verb: str, keys: list[str], args: Sequence[Any]) -> Any:
+        script: AsyncScript = self._scripts[verb]
+        async with _told():
+            return await script(keys=keys, args=args)
+
+
+def _pairs(waits: Sequence[tuple[Entry, float]]) -> list[str]:
+    return [text for entry, wait in waits for text in (str(entry), f"{wait:.6f}")]
+
+
+async def _int(answer: Any) -> int:
+    return int(await cast(Awaitable[Any], answer))

@@ -1,0 +1,160 @@
+"""Submit: nothing → queued. One commit for a group of requests, then the hints to Redis.
+
+The answer waits for the commit and never for Redis: a push that fails is repeated in the
+background for a while, and what is lost for good (the process dies) is found by the janitor's
+probe. Ids are made before the group, so that a group can be sent twice.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from researchcopilot.core.errors import BadInput, NotFound, ResearchCopilotError, Unavailable
+from researchcopilot.core.models import Due, Entry, NewRun, Submission, Submitted
+from researchcopilot.core.text import dumps
+from researchcopilot.runtime.batch import Group, Limits
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.push import Pusher
+from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.sql import load
+
+_SQL = load("moves")
+log = logging.getLogger(__name__)
+
+
+class Submitter:
+    """Groups submissions of one process; close it to wait for the pushes under way."""
+
+    def __init__(self, db: Database, queue: Queue, *, max_waiting: int = 10_000) -> None:
+        self._db = db
+        self._group: Group[Submission, Submitted | ResearchCopilotError] = Group(
+            self._send,
+            again=lambda error: isinstance(error, Unavailable),
+            limits=Limits(max_waiting=max_waiting, patience_s=10.0),
+        )
+        self.pusher = Pusher(queue)
+
+    @property
+    def group(self) -> Group[Submission, Submitted | ResearchCopilotError]:
+        return self._group
+
+    async def __call__(self, submission: Submission) -> Submitted:
+        """All runs of the submission or none.
+
+        Raises BadInput `idempotency_mismatch` (the key was used with another body), NotFound (a
+        session of another workspace), Busy (too many wait), Unavailable (Postgres is away).
+        """
+        answer = await self._group(submission, rows=len(submission.runs), size=_size(submission))
+        if isinstance(answer, ResearchCopilotError):
+            raise answer
+        if not answer.replayed:
+            self._push(submission, answer)
+        return answer
+
+    async def close(self) -> None:
+        await self._group.close()
+        await self.pusher.close()
+
+    async def _send(
+        self, submissions: Sequence[Submission]
+    ) -> list[Submitted | ResearchCopilotError]:
+        members = [_member(number, item) for number, item in enumerate(submissions)]
+        runs = [_run(number, run) for number, item in enumerate(submissions) for run in item.runs]
+        rows = await self._db.rows(
+            _SQL["submit"], {"members": json.dumps(members), "runs": dumps(runs)}
+        )
+        answers = {row[0]: _answer(submissions[row[0]], *row[1:]) for row in rows}
+        return [answers[number] for number in range(len(submissions))]
+
+    def _push(self, submission: Submission, answer: Submitted) -> None:
+        assert answer.created_at is not None
+        self.pusher.push(
+            [
+                Due(
+                    run.queue,
+                    Entry(run.workspace_id, run.run_id),
+                    max(0.0, (run_at - answer.created_at).total_seconds()),
+                )
+                for run, run_at in zip(submission.runs, answer.run_at, strict=True)
+            ]
+        )
+
+
+def _size(submission: Submission) -> int:
+    """Bytes, roughly: what counts against a group's limit. A short text is not measured twice."""
+    return sum(
+        len(run.input) * 2 if isinstance(run.input, str) else 2000 for run in submission.runs
+    )
+
+
+def _member(number: int, submission: Submission) -> dict[str, Any]:
+    key = submission.idempotency
+    return {
+        "member": number,
+        "run_ids": [run.run_id for run in submission.runs],
+        **(
+            {
+                "workspace_id": key.workspace_id,
+                "route": key.route,
+                "key": key.key,
+                "body_hash": key.body_hash,
+            }
+            if key
+            else {}
+        ),
+    }
+
+
+def _run(number: int, run: NewRun) -> dict[str, Any]:
+    return {
+        "member": number,
+        "run_id": run.run_id,
+        "workspace_id": run.workspace_id,
+        "session_id": run.session_id,
+        "agent": run.agent,
+        "queue": run.queue,
+        "serial": run.serial,
+        "input": run.input,
+        "metadata": run.metadata,
+        "max_attempts": run.max_attempts,
+        "timeout_s": run.timeout_s,
+        "deadline": _iso(run.deadline),
+        "run_at": _iso(run.run_at),
+        "delay_s": run.delay_s,
+        "unique_key": run.unique_key,
+    }
+
+
+def _iso(time: datetime | None) -> str | None:
+    return time.isoformat() if time else None
+
+
+def _answer(
+    submission: Submission,
+    verdict: str,
+    run_ids: list[str] | None,
+    created_at: datetime | None,
+    run_at: list[datetime] | None,
+    deadline: list[datetime] | None,
+) -> Submitted | ResearchCopilotError:
+    if verdict == "mismatch":
+        assert submission.idempotency is not None
+        return BadInput(
+            f"The key {submission.idempotency.key!r} was used before with another body. "
+            "Send the same body again, or take a new key.",
+            field="Idempotency-Key",
+            code="idempotency_mismatch",
+        )
+    if verdict == "foreign":
+        return NotFound("There is no such session.", field="session_id")
+    if run_ids is None:
+        return Unavailable("The run that waited already was claimed just now; send it again.")
+    return Submitted(
+        tuple(run_ids),
+        replayed=verdict == "replayed",
+        created_at=created_at,
+        run_at=tuple(run_at or ()),
+        deadline=tuple(deadline or ()),
+    )

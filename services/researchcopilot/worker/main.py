@@ -1,0 +1,95 @@
+"""`python -m researchcopilot worker`: settings, health, servers, then the worker until SIGTERM."""
+
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from researchcopilot import __version__
+from researchcopilot.agents.registry import Agent, load_agents
+from researchcopilot.core.errors import ConfigError
+from researchcopilot.core.ids import new_id
+from researchcopilot.core.models import WorkerInfo
+from researchcopilot.core.settings import Settings
+from researchcopilot.runtime import log
+from researchcopilot.runtime.loop import run
+from researchcopilot.service import Service, serve
+from researchcopilot.worker.take import Taker
+from researchcopilot.worker.worker import Worker
+
+
+def main(argv: list[str]) -> int:
+    if argv:
+        raise ConfigError(f"worker takes no arguments (got {argv[0]!r}); see `settings`.")
+    return run(serve("worker", os.environ, work))
+
+
+async def work(service: Service) -> None:
+    settings = service.settings
+    agents = load_agents()
+    info = describe(settings, agents)
+    log.bind(worker_id=info.worker_id)
+    with cache_folder(settings.worker.cache_dir) as folder:
+        worker = Worker(
+            settings,
+            info,
+            agents,
+            db=service.db,
+            redis=service.redis,
+            cache_dir=folder,
+            stop=service.stop,
+        )
+        watch(service, worker)
+        await worker.run()
+
+
+def describe(settings: Settings, agents: Mapping[str, Agent]) -> WorkerInfo:
+    """Who this process start is: never the Pod's name alone, which a restart keeps."""
+    return WorkerInfo(
+        worker_id=new_id(),
+        queues=settings.worker.queues,
+        agents=tuple(agent.info for agent in agents.values()),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        pod=settings.worker.pod or None,
+        pod_uid=settings.worker.pod_uid or None,
+    )
+
+
+def watch(service: Service, worker: Worker) -> None:
+    """Live: each queue is being taken from. Ready: registered, and both servers answer."""
+    stale = service.settings.health.stale_s
+    lease = service.settings.recovery.lease_s
+    for taker in worker.takers:
+        service.health.live[f"take {taker.queue}"] = partial(_stuck, taker, stale)
+    service.health.ready["registered"] = lambda: None if worker.registered else "not yet"
+    service.health.ready["leases"] = lambda: (
+        "Postgres does not renew" if worker.renewal.renewed.age > 2 * lease else None
+    )
+    service.health.ready["redis"] = lambda: (
+        "Redis does not answer" if worker.redis_beat.age > 2 * lease else None
+    )
+
+
+def _stuck(taker: Taker, stale_s: float) -> str | None:
+    age = taker.beat.age
+    return f"no take for {age:.0f} s" if age > stale_s else None
+
+
+@contextlib.contextmanager
+def cache_folder(path: str) -> Iterator[Path]:
+    """RC_CACHE_DIR, or a temporary folder that goes with the process."""
+    if path:
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"RC_CACHE_DIR={path!r} cannot be used: {error.strerror}.") from error
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="researchcopilot-") as name:
+            yield Path(name)

@@ -1,0 +1,121 @@
+"""Renewal: leases are kept from a thread and a connection of its own, so that an agent that blocks
+the event loop does not lose its runs to another worker while they go on here.
+
+It names exactly the (run, claim_no) pairs in hand, never "all mine". The same thread watches the
+loop: one that is blocked for longer than RC_BLOCKED_SECONDS would keep its runs running for ever,
+so the process then ends (exit 70) with a stack in its log, and the leases run out.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from researchcopilot.core.errors import Unavailable
+from researchcopilot.runtime.loop import Beat
+from researchcopilot.storage.renewal import Renewer
+from researchcopilot.worker.hands import Ending, Hands
+from researchcopilot.worker.metrics import RENEWALS
+
+log = logging.getLogger(__name__)
+EXIT_BLOCKED = 70
+GROUP = 500
+
+
+class RenewalThread(threading.Thread):
+    """Start it after the worker is registered; `stop` and join it last."""
+
+    def __init__(
+        self,
+        renewer: Renewer,
+        hands: Hands,
+        worker_id: str,
+        lease_s: float,
+        blocked_s: float,
+        loop: asyncio.AbstractEventLoop,
+        unknown: Callable[[], None],
+    ) -> None:
+        super().__init__(name="renewal", daemon=True)
+        self._renewer = renewer
+        self._hands = hands
+        self._worker_id = worker_id
+        self._lease_s = lease_s
+        self._blocked_s = blocked_s
+        self._loop = loop
+        self._unknown = unknown
+        self._stopping = threading.Event()
+        self._told_blocked = False
+        self.renewed = Beat()
+        self.loop_beat = Beat()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        pause = self._lease_s / 3
+        while not self._stopping.wait(pause):
+            self._watch_loop()
+            try:
+                self._renew()
+                pause = self._lease_s / 3
+            except Unavailable as error:
+                log.warning("leases are not renewed: %s", error)
+                pause = min(1.0, self._lease_s / 10)
+            except Exception:
+                log.exception("renewal failed; it is tried again")
+        self._renewer.close()
+
+    def _renew(self) -> None:
+        pairs = self._hands.pairs()
+        for start in range(0, len(pairs), GROUP):
+            until = time.monotonic() + self._lease_s
+            verdicts = self._renewer.renew(
+                self._worker_id, pairs[start : start + GROUP], self._lease_s
+            )
+            self._on_loop(self._apply, verdicts, until)
+        if not self._renewer.beat(self._worker_id):
+            self._on_loop(self._unknown)
+        self.renewed.mark()
+        self._on_loop(self.loop_beat.mark)
+
+    def _apply(self, verdicts: dict[tuple[str, int], str], until: float) -> None:
+        for key, verdict in verdicts.items():
+            RENEWALS.labels(verdict).inc()
+            hand = self._hands.get(key)
+            if hand is None:
+                continue  # finished in between
+            if verdict == "lost":
+                hand.end(Ending.LOST)
+            else:
+                hand.renewed(until)
+                if verdict == "cancel":
+                    hand.end(Ending.CANCELLED)
+
+    def _on_loop(self, call: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            self._stopping.set()  # the loop has ended
+
+    def _watch_loop(self) -> None:
+        age = self.loop_beat.age
+        self._on_loop(self.loop_beat.mark)
+        if age < max(self._blocked_s / 4, self._lease_s):
+            self._told_blocked = False
+            return
+        if age >= self._blocked_s:
+            log.critical(
+                "the event loop has been blocked for %.0f s; this worker ends so that its runs go "
+                "elsewhere. An async agent does blocking work: make it a plain def, which runs in "
+                "a thread. The stack follows.",
+                age,
+            )
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
+            os._exit(EXIT_BLOCKED)
+        if not self._told_blocked:
+            self._told_blocked = True
+            log.error("the event loop has been blocked for %.1f s by one of the agents", age)

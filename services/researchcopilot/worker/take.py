@@ -1,0 +1,184 @@
+"""Take and claim: entries from one queue into free slots, and a verdict for each of them.
+
+Never more than there are free slots. An entry is `known` from the moment it is taken until it is
+handed back; the worker's list is compared with that memory after each trouble and each minute, so
+that an entry whose BLMOVE answer was lost counts as taken.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from researchcopilot.core.backoff import reconnect_delays
+from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.ids import new_id
+from researchcopilot.core.models import Claim, Verdict
+from researchcopilot.runtime.loop import Beat, Stop
+from researchcopilot.storage import moves
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.queue import PROBE, Queue, parse_entry
+from researchcopilot.worker.handback import Handback
+from researchcopilot.worker.metrics import FOUND, GROUPS, VERDICTS, WAITED
+from researchcopilot.worker.slots import Slots
+
+log = logging.getLogger(__name__)
+COMPARE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A claim with the entry that brought it and the monotonic time at which its lease ends."""
+
+    claim: Claim
+    entry: str
+    lease_until: float
+
+
+class Taker:
+    """The loop of one queue. `start` is called with each claim; it must not wait."""
+
+    def __init__(
+        self,
+        queue: str,
+        slots: Slots,
+        *,
+        db: Database,
+        redis: Queue,
+        handback: Handback,
+        worker_id: str,
+        lease_s: float,
+        stop: Stop,
+        start: Callable[[Taken, Slots], None],
+    ) -> None:
+        self.queue = queue
+        self.slots = slots
+        self.beat = Beat()
+        self._db = db
+        self._redis = redis
+        self._handback = handback
+        self._worker_id = worker_id
+        self._lease_s = lease_s
+        self._stop = stop
+        self._start = start
+        self._compared = 0.0
+        self._delays = reconnect_delays()
+        self._more = False
+
+    async def run(self) -> None:
+        """Until asked to stop; what was taken and not claimed goes back to the head."""
+        while not self._stop.is_set:
+            if not await self._slot_or_stop():
+                continue
+            try:
+                entries = await self._take()
+            except Unavailable as error:
+                log.warning("queue %s: %s", self.queue, error)
+                self._compared = 0.0
+                # A server that is away is seen, not slept through: a restart of us cannot help.
+                self.beat.mark()
+                await self._stop.wait(next(self._delays))
+                continue
+            self._delays = reconnect_delays()
+            self.beat.mark()
+            if entries:
+                await self._receive(entries)
+
+    async def _slot_or_stop(self) -> bool:
+        """True when a slot is free. Full hands are no reason to call this loop stuck."""
+        try:
+            await asyncio.wait_for(self.slots.one_free(), 1.0)
+        except TimeoutError:
+            self.beat.mark()
+            return False
+        return True
+
+    async def _take(self) -> list[str]:
+        if time.monotonic() - self._compared > COMPARE_S:
+            found = await self._unknown_in_hands()
+            self._compared = time.monotonic()
+            if found:
+                return found[: self.slots.free]
+        free = self.slots.free
+        entries = await self._redis.take(self.queue, self._worker_id, free) if self._more else []
+        if not entries:
+            first = await self._redis.wait(self.queue, self._worker_id)
+            entries = [first] if first else []
+            if first and free > 1:
+                entries += await self._redis.take(self.queue, self._worker_id, free - 1)
+        self._more = len(entries) > 1
+        return entries
+
+    async def _unknown_in_hands(self) -> list[str]:
+        held = await self._redis.in_hands(self.queue, self._worker_id)
+        found = [entry for entry in held if (self.queue, entry) not in self._handback.known]
+        if found:
+            FOUND.inc(len(found))
+            log.info("queue %s: %d entries in this worker's list were unknown to it",
+                     self.queue, len(found))  # fmt: skip
+            if len(found) > self.slots.free:
+                self._compared = 0.0
+        return found
+
+    async def _receive(self, entries: Sequence[str]) -> None:
+        by_run: dict[str, str] = {}
+        for text in entries:
+            self._handback.known.add((self.queue, text))
+            entry = parse_entry(text)
+            if entry is not None and entry.run_id not in by_run:
+                by_run[entry.run_id] = text
+            elif text.startswith(PROBE):
+                await self._probed(text)
+            else:
+                self._handback.give("drop", self.queue, text)
+        if by_run:
+            await self._claim(by_run)
+
+    async def _probed(self, probe: str) -> None:
+        try:
+            await self._redis.probed(self.queue, self._worker_id, probe)
+        except (Unavailable, ValueError) as error:
+            log.warning("a probe is dropped: %s", error)
+            self._handback.give("drop", self.queue, probe)
+        else:
+            self._handback.known.discard((self.queue, probe))
+
+    async def _claim(self, by_run: dict[str, str]) -> None:
+        sent = time.monotonic()
+        GROUPS.labels("claim").observe(len(by_run))
+        verdicts = await self._claim_patiently(list(by_run))
+        if verdicts is None:
+            for entry in by_run.values():
+                self._handback.give("head", self.queue, entry)
+            return
+        for verdict in verdicts:
+            self._follow(verdict, by_run[verdict.run_id], sent + self._lease_s)
+
+    async def _claim_patiently(self, run_ids: list[str]) -> list[Verdict] | None:
+        """None if asked to stop while Postgres is away. The same claim id each time."""
+        claim_id = new_id()
+        for delay in reconnect_delays():
+            try:
+                return await moves.claim(
+                    self._db, run_ids, worker_id=self._worker_id, claim_id=claim_id,
+                    lease_s=self._lease_s,
+                )  # fmt: skip
+            except Unavailable as error:
+                log.warning("queue %s: %d entries wait for their claim: %s",
+                            self.queue, len(run_ids), error)  # fmt: skip
+                self.beat.mark()
+            if await self._stop.wait(delay):
+                return None
+        return None
+
+    def _follow(self, verdict: Verdict, entry: str, lease_until: float) -> None:
+        VERDICTS.labels(self.queue, verdict.verdict).inc()
+        if verdict.claim is not None:
+            if verdict.verdict == "claimed":
+                WAITED.labels(self.queue).observe(verdict.wait_s)
+            self._start(Taken(verdict.claim, entry, lease_until), self.slots)
+        elif verdict.verdict == "later":
+            self._handback.give("later", self.queue, entry, verdict.wait_s)
+        else:
+            self._handback.give("drop", self.queue, entry)

@@ -1,0 +1,40 @@
+"""Threads for sync agents: one daemon thread a call, so that an agent which never returns cannot
+keep the process from ending, as it would in a pool of `concurrent.futures`."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def run_in_thread(fn: Callable[[], Any], name: str) -> asyncio.Future[Any]:
+    """A future of what `fn` returns or raises. Cancelling it does not stop the thread."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = context.run(fn)
+        except StopIteration as error:
+            # A future refuses StopIteration, which would leave the run waiting for ever.
+            failure = RuntimeError(f"the agent raised StopIteration: {error.value!r}")
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:
+            return  # the loop has ended; the lease will tell
+
+    threading.Thread(target=work, name=f"agent-{name}", daemon=True).start()
+    return future

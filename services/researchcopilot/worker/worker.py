@@ -1,0 +1,190 @@
+"""One worker process: registration, its loops, the runs in its hands, and the way out."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from researchcopilot.agents.registry import Agent
+from researchcopilot.core.errors import ResearchCopilotError, Unavailable
+from researchcopilot.core.models import Outcome, WorkerInfo
+from researchcopilot.core.settings import Settings
+from researchcopilot.runtime.loop import Beat, Stop, every, until_available
+from researchcopilot.storage import workers
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.push import Pusher
+from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.renewal import Renewer
+from researchcopilot.worker.emitter import Emitter
+from researchcopilot.worker.execute import Executor
+from researchcopilot.worker.finish import Finisher
+from researchcopilot.worker.handback import Handback
+from researchcopilot.worker.hands import Ending, Hand, Hands
+from researchcopilot.worker.renewal import RenewalThread
+from researchcopilot.worker.slots import Slots
+from researchcopilot.worker.take import Taken, Taker
+
+log = logging.getLogger(__name__)
+NO_AGENT_WAIT_S = 30.0
+
+
+class Worker:
+    """`run` returns when it was asked to stop and its hands are empty, or when insisted."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        info: WorkerInfo,
+        agents: Mapping[str, Agent],
+        *,
+        db: Database,
+        redis: Queue,
+        cache_dir: Path,
+        stop: Stop,
+    ) -> None:
+        self.settings = settings
+        self.info = info
+        self.agents = agents
+        self.db = db
+        self.redis = redis
+        self.stop = stop
+        self.hands = Hands()
+        self.pusher = Pusher(redis)
+        self.handback = Handback(redis, info.worker_id)
+        self.finisher = Finisher(db, info.worker_id, self.handback, self.pusher)
+        self.executor = Executor(settings.worker, db, Emitter(redis), cache_dir)
+        self.takers = [self._taker(queue, slots) for queue, slots in info.queues.items()]
+        self.registered = False
+        self.redis_beat = Beat()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.renewal = RenewalThread(
+            Renewer(settings.database, settings.recovery.lease_s),
+            self.hands,
+            info.worker_id,
+            settings.recovery.lease_s,
+            settings.worker.blocked_s,
+            asyncio.get_running_loop(),
+            self._forgotten,
+        )
+
+    def _taker(self, queue: str, slots: int) -> Taker:
+        return Taker(
+            queue,
+            Slots(queue, slots),
+            db=self.db,
+            redis=self.redis,
+            handback=self.handback,
+            worker_id=self.info.worker_id,
+            lease_s=self.settings.recovery.lease_s,
+            stop=self.stop,
+            start=self._start,
+        )
+
+    async def run(self) -> None:
+        if not await until_available(self._register, self.stop, what="Postgres"):
+            return
+        self.renewal.start()
+        loops = [asyncio.create_task(taker.run()) for taker in self.takers]
+        beat = asyncio.create_task(
+            every(self.settings.recovery.lease_s / 3, self._beat, self.stop, name="beat")
+        )
+        log.info("ready: %s", ", ".join(f"{q} ({n} slots)" for q, n in self.info.queues.items()))
+        await self.stop.asked.wait()
+        log.info("draining: %d runs in hand", len(self.hands))
+        await asyncio.gather(beat, *loops)
+        await self._drain()
+        await self._leave()
+
+    # Registration
+
+    async def _register(self) -> None:
+        await workers.register(self.db, self.info)
+        self.registered = True
+
+    def _forgotten(self) -> None:
+        """Our row was pruned while we were stopped: register again."""
+        self._spawn(self._register_again())
+
+    async def _register_again(self) -> None:
+        await until_available(self._register, self.stop, what="Postgres")
+
+    async def _beat(self) -> None:
+        await self.redis.beat(self.info.worker_id)
+        self.redis_beat.mark()
+
+    # Runs
+
+    def _start(self, taken: Taken, slots: Slots) -> None:
+        hand = Hand(
+            taken.claim, taken.entry, taken.lease_until, asyncio.get_running_loop().create_future()
+        )
+        self.hands.add(hand)
+        slots.use()
+        self._spawn(self._live(hand, slots))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _live(self, hand: Hand, slots: Slots) -> None:
+        """One claim, from execution to its slot being free again."""
+        try:
+            outcome = await self._outcome(hand)
+            if outcome is None:
+                log.warning("another worker has this run now; what was done here is dropped",
+                            extra={"run_id": hand.claim.run_id})  # fmt: skip
+                self.handback.give("drop", hand.claim.queue, hand.entry)
+            else:
+                await self.finisher.finish(hand, outcome)
+        except Exception:
+            # Nothing is known to lead here. The lease runs out and the run is taken back.
+            log.exception("a run was dropped by a fault of the worker")
+        finally:
+            self.hands.remove(hand)
+            slots.give_back()
+
+    async def _outcome(self, hand: Hand) -> Outcome | None:
+        claim = hand.claim
+        agent = self.agents.get(claim.agent)
+        if agent is None:
+            log.error("no agent %r is installed here; the run is released", claim.agent)
+            error = {"type": "no_agent", "message": f"A worker without {claim.agent!r} took it."}
+            return Outcome(claim.run_id, claim.claim_no, claim.worker_id, "release",
+                           error=error, delay_s=NO_AGENT_WAIT_S)  # fmt: skip
+        return await self.executor.execute(hand, agent)
+
+    # The way out
+
+    async def _drain(self) -> None:
+        """Let runs end for RC_DRAIN_SECONDS, or until told twice; then release the rest."""
+        waiting = [
+            asyncio.create_task(self.hands.emptied()),
+            asyncio.create_task(self.stop.insisted.wait()),
+        ]
+        await asyncio.wait(
+            waiting, timeout=self.settings.worker.drain_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in waiting:
+            task.cancel()
+        if len(self.hands):
+            log.warning("%d runs are released to other workers", len(self.hands))
+        # Newest first: each goes to the head, and the oldest must end up in front.
+        for hand in sorted(self.hands.all(), key=lambda hand: hand.claimed_at, reverse=True):
+            hand.end(Ending.RELEASED)
+        try:
+            await asyncio.wait_for(self.hands.emptied(), 8.0)
+        except TimeoutError:
+            log.error("%d runs are left to their leases", len(self.hands))
+
+    async def _leave(self) -> None:
+        await self.handback.close()
+        await self.pusher.close()
+        self.renewal.stop()
+        try:
+            await workers.stopped(self.db, self.info.worker_id)
+            await self.redis.leave(self.info.worker_id)
+        except (Unavailable, ResearchCopilotError) as error:
+            log.warning("left without saying goodbye: %s", error)
+        log.info("stopped with %d runs in hand", len(self.hands))
