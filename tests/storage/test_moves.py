@@ -1,4 +1,4 @@
-"""Each move of a run, one at a time: its verdicts, its guards, and that sending it twice is safe."""
+"""Each move of a run, one at a time: verdicts, guards, and that sending it twice is safe."""
 
 from typing import Any
 
@@ -52,7 +52,9 @@ async def test_a_run_goes_from_submit_to_success(db: Database, queue: Queue) -> 
     assert verdict.verdict == "claimed"
     assert verdict.claim.input == {"question": "why?"}
     assert (verdict.claim.claim_no, verdict.claim.attempts) == (1, 1)
-    assert await finish(db, run.run_id, "succeeded", result='{"answer": "so", "n": 1}') == "succeeded"
+    assert (
+        await finish(db, run.run_id, "succeeded", result='{"answer": "so", "n": 1}') == "succeeded"
+    )
     messages = await db.rows(b"SELECT role, payload FROM messages ORDER BY message_id")
     assert messages == [
         ("user", {"content": {"question": "why?"}}),
