@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from researchcopilot import __version__
+from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import Settings, load
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
 from researchcopilot.runtime.loop import Stop, until_available
+from researchcopilot.storage.checks import check_postgres, check_redis
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema
 from researchcopilot.storage.queue import Queue
@@ -31,10 +33,29 @@ class Service:
     stop: Stop
 
 
+async def ready(service: Service, *, redis_first: bool) -> None:
+    """Are the servers there, fit for us, and of our schema? Raises Unavailable, ConfigError."""
+    await check_postgres(service.db)
+    await check_schema(service.db)
+    try:
+        await check_redis(service.redis)
+    except Unavailable as error:
+        if redis_first:
+            raise
+        log.warning("starts all the same: %s", error)
+
+
 async def serve(
-    part: str, environ: Mapping[str, str], work: Callable[[Service], Awaitable[None]]
+    part: str,
+    environ: Mapping[str, str],
+    work: Callable[[Service], Awaitable[None]],
+    *,
+    redis_first: bool = True,
 ) -> int:
-    """Run one part until it is told to stop; its exit code. Waits for the schema, and says so."""
+    """Run one part until it is told to stop; its exit code. Waits for the servers, and says so.
+
+    `redis_first` False: the part has work to do also while Redis is away.
+    """
     settings = load(environ)
     logs.setup(settings.log.level, settings.log.format)
     logs.bind(part=part)
@@ -49,7 +70,9 @@ async def serve(
     write_ports(settings.health.port_file, health=health.port)
     await service.db.open()
     try:
-        if await until_available(lambda: check_schema(service.db), stop, what="the schema"):
+        if await until_available(
+            lambda: ready(service, redis_first=redis_first), stop, what="the servers"
+        ):
             waiting.clear()
             await work(service)
     finally:

@@ -11,6 +11,8 @@ from researchcopilot.core.states import Status
 class NewRun:
     """A run as it is submitted. `session_id` None (system runs only) means no conversation.
 
+    `on_conflict` with the other runs of its session: queue, reject, cancel_previous; `serial` False
+    is parallel. `unique_key`: at most one unclaimed run of that key in the workspace.
     `delay_s` and `run_at` exclude each other; both None means now. Times are aware datetimes.
     """
 
@@ -21,6 +23,7 @@ class NewRun:
     input: Any
     session_id: str | None
     serial: bool = True
+    on_conflict: str = "queue"
     metadata: dict[str, str] = field(default_factory=dict)
     max_attempts: int = 3
     timeout_s: float | None = None
@@ -133,6 +136,23 @@ class Finished:
 
     run_id: str
     verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What `cancel` says of one run: its status, or `cancelling` if its worker has to be told."""
+
+    run_id: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What `replay` says of one run: replayed or already (`new_run_id`), else its status."""
+
+    run_id: str
+    verdict: str
+    new_run_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

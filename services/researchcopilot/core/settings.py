@@ -37,17 +37,21 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(low: float, high: float) -> Callable[[str], float]:
+def _number(low: float, high: float, unit: str) -> Callable[[str], float]:
     def parse(value: str) -> float:
         try:
             number = float(value)
         except ValueError:
-            number = -1.0
+            number = float("nan")
         if not low <= number <= high:
-            raise ValueError(f"seconds from {low:g} to {high:g}")
+            raise ValueError(f"{unit} from {low:g} to {high:g}")
         return number
 
     return parse
+
+
+def _seconds(low: float, high: float) -> Callable[[str], float]:
+    return _number(low, high, "seconds")
 
 
 def _choice(*words: str) -> Callable[[str], str]:
@@ -181,6 +185,22 @@ class RecoverySettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    runs_days: float = _setting(
+        "RETENTION_DAYS", 30.0, _number(0.001, 36_500, "days"), "ended runs are kept so long"
+    )
+    dead_days: float = _setting(
+        "RETENTION_DEAD_DAYS", 90.0, _number(0.001, 36_500, "days"), "dead letters: so long"
+    )
+    keys_hours: float = _setting(
+        "IDEMPOTENCY_HOURS", 24.0, _number(0.001, 8760, "hours"), "an Idempotency-Key holds so long"
+    )
+    sweep_s: float = _setting(
+        "RETENTION_SWEEP_SECONDS", 60.0, _seconds(0.05, 86_400), "how often old rows are removed"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HealthSettings:
     host: str = _setting("HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics")
     port: int = _setting("HEALTH_PORT", 0, _whole(0, 65535), "their port; 0 takes a free one")
@@ -212,6 +232,7 @@ class Settings:
     api: ApiSettings
     worker: WorkerSettings
     recovery: RecoverySettings
+    retention: RetentionSettings
     health: HealthSettings
     log: LogSettings
 
@@ -222,6 +243,7 @@ _GROUPS: dict[str, type] = {
     "api": ApiSettings,
     "worker": WorkerSettings,
     "recovery": RecoverySettings,
+    "retention": RetentionSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }

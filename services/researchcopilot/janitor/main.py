@@ -12,6 +12,7 @@ from researchcopilot.janitor.leases import Leases
 from researchcopilot.janitor.metrics import FAILED, LAST_SUCCESS
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
+from researchcopilot.janitor.retention import remove_old
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.service import Service, serve
 from researchcopilot.storage.workers import prune_workers
@@ -20,7 +21,7 @@ from researchcopilot.storage.workers import prune_workers
 def main(argv: list[str]) -> int:
     if argv:
         raise ConfigError(f"janitor takes no arguments (got {argv[0]!r}); see `settings`.")
-    return run(serve("janitor", os.environ, work))
+    return run(serve("janitor", os.environ, work, redis_first=False))
 
 
 async def work(service: Service) -> None:
@@ -57,5 +58,10 @@ def duties(service: Service) -> list[tuple[str, float, Callable[[], Awaitable[ob
         ("deadlines", recovery.sweep_s, lambda: expire(db, redis)),
         ("probes", recovery.probe_s, lambda: find_lost(db, redis, recovery)),
         ("delayed", 60.0, lambda: add_due_soon(db, redis)),
+        (
+            "retention",
+            service.settings.retention.sweep_s,
+            lambda: remove_old(db, service.settings.retention, service.stop),
+        ),
         ("workers", 3600.0, lambda: prune_workers(db)),
     ]

@@ -17,3 +17,4 @@ LOST_PUSHES = Counter(
     "researchcopilot_lost_pushes_total", "Queued runs that stood in no list", ["queue"]
 )
 REBUILDS = Counter("researchcopilot_redis_rebuilds_total", "Times Redis was rebuilt from Postgres")
+PRUNED = Counter("researchcopilot_pruned_rows_total", "Old rows that were removed", ["kind"])

@@ -69,16 +69,18 @@ class Group(Generic[T, R]):
         return len(self._waiting)
 
     async def __call__(self, item: T, *, rows: int = 1, size: int = 0) -> R:
-        """Join the next group. Raises Busy when the waiting line is full."""
+        """Join the next group and wait for the result. Raises Busy when the line is full."""
+        return await self.join(item, rows=rows, size=size)
+
+    def join(self, item: T, *, rows: int = 1, size: int = 0) -> asyncio.Future[R]:
+        """The same without waiting: a future of the result. Raises Busy when the line is full."""
         if len(self._waiting) >= self._limits.max_waiting:
             raise Busy(f"{len(self._waiting)} callers are waiting already; try again in a moment.")
-        member: _Member[T, R] = _Member(
-            item, rows, size, asyncio.get_running_loop().create_future()
-        )
-        self._waiting.append(member)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Member(item, rows, size, future))
         if self._running < self._lanes:
             self._start_lane()
-        return await member.future
+        return future
 
     async def close(self) -> None:
         """Wait until everything that waits has been sent."""
@@ -138,7 +140,7 @@ class Group(Generic[T, R]):
         delays = reconnect_delays()
         while True:
             try:
-                return await self._send(items)
+                return _complete(items, await self._send(items))
             except Exception as error:
                 if not self._again(error) or (give_up is not None and loop.time() > give_up):
                     raise
@@ -150,3 +152,10 @@ class Group(Generic[T, R]):
         for member in group:
             if not member.future.done():
                 member.future.set_exception(error)
+
+
+def _complete(items: Sequence[T], results: Sequence[R]) -> Sequence[R]:
+    """A send that forgets somebody is an error of its group: else he would wait for ever."""
+    if len(items) != len(results):
+        raise RuntimeError(f"{len(results)} results came back for a group of {len(items)}")
+    return results

@@ -26,7 +26,13 @@ class TryAgain(Unavailable):
     """Postgres ended the transaction for another one's sake (deadlock, serialisation)."""
 
 
-_PASSING = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+# A foreign key is only ever missing when retention has just removed an old session.
+_PASSING = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.LockNotAvailable,
+    errors.ForeignKeyViolation,
+)
 # Raised by a server that is up but cannot work now: shutting down, starting, read-only, full.
 _AWAY = (
     psycopg.InterfaceError,

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from researchcopilot.core.models import Claim, Due, Entry, Finished, Outcome, Verdict
+from researchcopilot.core.models import (
+    Cancelled,
+    Claim,
+    Due,
+    Entry,
+    Finished,
+    Outcome,
+    Replayed,
+    Verdict,
+)
 from researchcopilot.core.text import dumps
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.sql import load
@@ -81,6 +90,37 @@ async def finish(
     verdicts = {row[0]: Finished(row[0], row[1]) for row in rows if row[1] != "push"}
     unparked = [Due(row[3], Entry(row[2], row[0])) for row in rows if row[1] == "push"]
     return [verdicts[outcome.run_id] for outcome in outcomes], unparked
+
+
+async def cancel(
+    db: Database, workspace_id: int, run_ids: Sequence[str]
+) -> tuple[list[Cancelled], list[Due], list[tuple[str, str]]]:
+    """queued → cancelled; running is asked to stop. Ids of other workspaces are left out.
+
+    Returns the verdicts, what was unparked, and (worker_id, run_id) of those to be told.
+    """
+    rows = await db.rows(_SQL["cancel"], {"workspace_id": workspace_id, "run_ids": list(run_ids)})
+    verdicts = [Cancelled(row[0], row[1]) for row in rows if row[1] != "push"]
+    unparked = [Due(row[3], Entry(row[2], row[0])) for row in rows if row[1] == "push"]
+    asked = [(row[4], row[0]) for row in rows if row[1] == "cancelling"]
+    return verdicts, unparked, asked
+
+
+async def replay(
+    db: Database, workspace_id: int, pairs: Sequence[tuple[str, str]], *, fresh: bool
+) -> tuple[list[Replayed], list[Due]]:
+    """A new run for each dead letter, (run_id, id of the new one); and what has to be pushed."""
+    rows = await db.rows(
+        _SQL["replay"],
+        {
+            "workspace_id": workspace_id,
+            "run_ids": [run_id for run_id, _ in pairs],
+            "new_ids": [new_id for _, new_id in pairs],
+            "fresh": fresh,
+        },
+    )
+    made = [Due(row[3], Entry(workspace_id, row[2])) for row in rows if row[1] == "replayed"]
+    return [Replayed(row[0], row[1], row[2]) for row in rows], made
 
 
 async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:

@@ -38,6 +38,22 @@ class Pusher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def tell(self, asked: Sequence[tuple[str, str]]) -> None:
+        """Tell workers at once that runs of theirs were asked to stop: (worker_id, run_id).
+
+        Whom this does not reach is told by its next renewal.
+        """
+        if asked:
+            task = asyncio.create_task(self._tell(asked))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, asked: Sequence[tuple[str, str]]) -> None:
+        try:
+            await self._queue.tell(asked)
+        except Unavailable as error:
+            log.info("%d cancellations wait for the next renewal: %s", len(asked), error)
+
     async def close(self, limit_s: float = 2.0) -> None:
         """Wait for what is under way, at most so long: the janitor finds the rest."""
         if self._tasks:

@@ -44,6 +44,16 @@ class Depths:
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """What kind of server this is. `eviction` is None where CONFIG is not allowed."""
+
+    version: str
+    role: str
+    has_lmove: bool
+    eviction: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DueMoved:
     """What `due` did; `next_s` is None when the delayed set is empty. Seconds."""
 
@@ -228,6 +238,21 @@ class Queue:
         async with _told():
             await cast(Awaitable[Any], self._redis.ping())
 
+    # Cancellations
+
+    async def tell(self, asked: Sequence[tuple[str, str]]) -> None:
+        """Publish to each (worker_id, run_id) that the run was asked to stop."""
+        await self.all([("PUBLISH", self.key(f"cancel:{worker}"), run) for worker, run in asked])
+
+    async def told(self, worker_id: str) -> AsyncIterator[str]:
+        """Run ids that were asked to stop, as they are published; ends with Unavailable."""
+        async with _told(), self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+            await pubsub.subscribe(self.key(f"cancel:{worker_id}"))
+            while True:
+                message = await pubsub.get_message(timeout=BLOCK_S)
+                if message is not None:
+                    yield str(message["data"])
+
     # Probes
 
     async def probe(self, queue: str, microseconds: int, keep_s: int = 3600) -> bool:
@@ -251,6 +276,19 @@ class Queue:
             return int(value) if value else None
 
     # Identity and rebuild
+
+    async def facts(self) -> Facts:
+        """What start-up checks look at."""
+        server, replication, lmove = await self.all(
+            [("INFO", "server"), ("INFO", "replication"), ("COMMAND", "INFO", "LMOVE")]
+        )
+        [policy] = await self.all([("CONFIG", "GET", "maxmemory-policy")], fenced=True)
+        return Facts(
+            version=str(server.get("valkey_version") or server.get("redis_version")),
+            role=str(replication.get("role")),
+            has_lmove=any(lmove.values()) if isinstance(lmove, dict) else any(lmove),
+            eviction=policy.get("maxmemory-policy") if isinstance(policy, dict) else None,
+        )
 
     async def identity(self) -> tuple[str | None, str, str]:
         """(epoch key, master_replid, run_id): any change means wiped, replaced or restored."""

@@ -7,11 +7,17 @@ probe. Ids are made before the group, so that a group can be sent twice.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from researchcopilot.core.errors import BadInput, NotFound, ResearchCopilotError, Unavailable
+from researchcopilot.core.errors import (
+    BadInput,
+    Conflict,
+    NotFound,
+    ResearchCopilotError,
+    Unavailable,
+)
 from researchcopilot.core.models import Due, Entry, NewRun, Submission, Submitted
 from researchcopilot.core.text import dumps
 from researchcopilot.runtime.batch import Group, Limits
@@ -21,6 +27,7 @@ from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.sql import load
 
 _SQL = load("moves")
+STRICT = frozenset({"reject", "cancel_previous"})
 log = logging.getLogger(__name__)
 
 
@@ -60,13 +67,22 @@ class Submitter:
     async def _send(
         self, submissions: Sequence[Submission]
     ) -> list[Submitted | ResearchCopilotError]:
-        members = [_member(number, item) for number, item in enumerate(submissions)]
-        runs = [_run(number, run) for number, item in enumerate(submissions) for run in item.runs]
+        answers: dict[int, Submitted | ResearchCopilotError] = {}
+        for wave in _waves(submissions):
+            answers.update(await self._send_wave(wave))
+        return [answers[number] for number in range(len(submissions))]
+
+    async def _send_wave(
+        self, wave: Sequence[tuple[int, Submission]]
+    ) -> dict[int, Submitted | ResearchCopilotError]:
+        members = [_member(number, item) for number, item in wave]
+        runs = [_run(number, run) for number, item in wave for run in item.runs]
         rows = await self._db.rows(
             _SQL["submit"], {"members": json.dumps(members), "runs": dumps(runs)}
         )
-        answers = {row[0]: _answer(submissions[row[0]], *row[1:]) for row in rows}
-        return [answers[number] for number in range(len(submissions))]
+        self.pusher.tell([(row[2][1], row[2][0]) for row in rows if row[1] == "cancelling"])
+        items = dict(wave)
+        return {row[0]: _answer(items[row[0]], *row[1:]) for row in rows if row[1] != "cancelling"}
 
     def _push(self, submission: Submission, answer: Submitted) -> None:
         assert answer.created_at is not None
@@ -80,6 +96,24 @@ class Submitter:
                 for run, run_at in zip(submission.runs, answer.run_at, strict=True)
             ]
         )
+
+
+def _waves(submissions: Sequence[Submission]) -> Iterator[list[tuple[int, Submission]]]:
+    """Members in calls: usually one. Who rejects or cancels comes alone among those that share
+    its session, since there the order of members decides."""
+    waiting = list(enumerate(submissions))
+    while waiting:
+        wave: list[tuple[int, Submission]] = []
+        left: list[tuple[int, Submission]] = []
+        seen: dict[str | None, bool] = {}  # session → is somebody strict about it in this wave?
+        for number, item in waiting:
+            strict = any(run.on_conflict in STRICT for run in item.runs)
+            sessions = {run.session_id for run in item.runs} - {None}
+            clash = any(session in seen and (strict or seen[session]) for session in sessions)
+            (left if clash else wave).append((number, item))
+            seen.update({session: strict or seen.get(session, False) for session in sessions})
+        yield wave
+        waiting = left
 
 
 def _size(submission: Submission) -> int:
@@ -116,6 +150,7 @@ def _run(number: int, run: NewRun) -> dict[str, Any]:
         "agent": run.agent,
         "queue": run.queue,
         "serial": run.serial,
+        "on_conflict": run.on_conflict,
         "input": run.input,
         "metadata": run.metadata,
         "max_attempts": run.max_attempts,
@@ -146,6 +181,14 @@ def _answer(
             "Send the same body again, or take a new key.",
             field="Idempotency-Key",
             code="idempotency_mismatch",
+        )
+    if verdict == "busy":
+        blocking = (run_ids or ["?"])[0]
+        return Conflict(
+            f"The session is busy with the run {blocking}, and on_conflict is reject. Wait for "
+            "that run, cancel it, or submit with queue, parallel or cancel_previous.",
+            field="on_conflict",
+            code="session_busy",
         )
     if verdict == "foreign":
         return NotFound("There is no such session.", field="session_id")

@@ -54,9 +54,11 @@ class Executor:
         limit = claim.timeout_s or self.settings.run_timeout_s
         context = WorkerContext(hand, self.db, self.emitter, self.cache_dir, limit)
         call = self._call(agent, context, claim.input)
-        await asyncio.wait((call, hand.ended), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        call.add_done_callback(hand.wake)
+        timer = asyncio.get_running_loop().call_later(limit, hand.end, Ending.TIMED_OUT)
+        await hand.over
+        timer.cancel()
         if not call.done():
-            hand.end(Ending.TIMED_OUT)
             await self._stop(call)
         return self._judge(hand, call, limit)
 

@@ -5,6 +5,7 @@ found when the worker compares its list with its memory, and judged anew by the 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,28 +39,26 @@ class Handback:
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_waiting=100_000, patience_s=60.0),
         )
-        self._tasks: set[asyncio.Task[None]] = set()
         self.known: set[tuple[str, str]] = set()
 
     def give(self, kind: str, queue: str, entry: str, wait_s: float = 0.0) -> None:
         """Start to hand one entry back; does not wait."""
-        task = asyncio.create_task(self._deliver(Back(kind, queue, entry, wait_s)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        try:
+            handed = self._group.join(Back(kind, queue, entry, wait_s))
+        except Busy as error:
+            self._left(queue, entry, error)
+        else:
+            handed.add_done_callback(lambda future: self._left(queue, entry, future.exception()))
 
     async def close(self, limit_s: float = 3.0) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=limit_s)
-        for task in self._tasks:
-            task.cancel()
+        """Wait for what is under way, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._group.close(), limit_s)
 
-    async def _deliver(self, back: Back) -> None:
-        try:
-            await self._group(back)
-        except (Unavailable, Busy) as error:
+    def _left(self, queue: str, entry: str, error: BaseException | None) -> None:
+        if error is not None:
             log.warning("an entry stays in this worker's list for now: %s", error)
-        finally:
-            self.known.discard((back.queue, back.entry))
+        self.known.discard((queue, entry))
 
     async def _send(self, backs: Sequence[Back]) -> list[None]:
         ordered = sorted(backs, key=lambda back: (back.kind, back.queue))

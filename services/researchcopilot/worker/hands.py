@@ -29,24 +29,26 @@ class Hand:
     claim: Claim
     entry: str
     lease_until: float  # monotonic
-    ended: asyncio.Future[Ending]
+    over: asyncio.Future[None]  # the agent has returned, or there is a reason to end without it
     claimed_at: float = field(default_factory=time.monotonic)
     emitted: int = 0
+    ending: Ending | None = None
     _renewed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[str, int]:
         return self.claim.run_id, self.claim.claim_no
 
-    @property
-    def ending(self) -> Ending | None:
-        return self.ended.result() if self.ended.done() else None
-
     def end(self, ending: Ending) -> None:
-        """Ask for the end; the first reason stands, except that a lost claim is lost."""
-        if not self.ended.done():
-            self.ended.set_result(ending)
-            self._renewed.set()
+        """Ask for the end. The first reason stands, except that a lost claim is lost."""
+        if self.ending is None or ending is Ending.LOST:
+            self.ending = ending
+        self.wake()
+        self._renewed.set()
+
+    def wake(self, _: object = None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
 
     def renewed(self, lease_until: float) -> None:
         self.lease_until = lease_until

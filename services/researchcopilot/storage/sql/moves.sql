@@ -26,3 +26,11 @@ FROM reclaim_1(%(limit)s::int, %(max_losses)s::int)
 
 -- name: expire   queued -> failed
 SELECT run_id, verdict, workspace_id, queue FROM expire_1(%(limit)s::int)
+
+-- name: cancel   queued -> cancelled; running is asked
+SELECT run_id, verdict, workspace_id, queue, worker_id, claim_no
+FROM cancel_1(%(workspace_id)s::int, %(run_ids)s::uuid[])
+
+-- name: replay   nothing -> queued, from dead letters
+SELECT run_id, verdict, new_run_id, queue
+FROM replay_1(%(workspace_id)s::int, %(run_ids)s::uuid[], %(new_ids)s::uuid[], %(fresh)s::boolean)

@@ -1,11 +1,15 @@
 -- submit_1: nothing → queued, for a group of members; each member is all or nothing.
 --
--- p_members: [{member, workspace_id, route, key, body_hash, run_ids}], key null without one.
--- p_runs:    [{member, run_id, workspace_id, session_id, agent, queue, serial, input, metadata,
---              max_attempts, timeout_s, deadline, run_at, delay_s, unique_key}], in their order.
--- Returns for each member: created | replayed | mismatch | foreign (a session of another
--- workspace), with its run ids and, where created, their times.
+-- p_members: [{member, workspace_id, route, key, body_hash, run_ids}], key absent without one.
+-- p_runs:    [{member, run_id, workspace_id, session_id, agent, queue, serial, on_conflict, input,
+--              metadata, max_attempts, timeout_s, deadline, run_at, delay_s, unique_key}], in order.
+-- Returns for each member: created | replayed | mismatch (its key, another body) | foreign (a
+-- session of another workspace) | busy (on_conflict reject; run_ids names the run in the way), with
+-- its run ids and, where created, their times. For on_conflict cancel_previous also a row
+-- `cancelling` for each running run that was asked to stop: run_ids holds it and its worker.
 --
+-- The caller puts members that share a session, one of them with reject or cancel_previous, into
+-- separate calls: their order has to mean something.
 -- Order of locks: keys, new sessions, sessions, runs, each sorted. Safe to send twice: run ids are
 -- made by the caller before, so a second sending finds its own key and its own rows.
 CREATE OR REPLACE FUNCTION submit_1(p_members jsonb, p_runs jsonb)
@@ -15,10 +19,14 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     t timestamptz;
-    v_lost jsonb := '{}';       -- member → its verdict, for those whose key is somebody else's
-    v_foreign int[];
+    v_out jsonb := '{}';        -- members that make nothing: member → {verdict, run_ids}
+    v_keyed boolean;
+    v_strict boolean;           -- does any run care about its session's other runs?
 BEGIN
-    IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_members) m WHERE m->>'key' IS NOT NULL) THEN
+    v_keyed := p_members @? '$[*].key';
+    v_strict := p_runs @? '$[*] ? (@.on_conflict == "reject" || @.on_conflict == "cancel_previous")';
+
+    IF v_keyed THEN
         INSERT INTO idempotency_keys AS k (workspace_id, route, key, body_hash, run_ids)
         SELECT m.workspace_id, m.route, m.key, m.body_hash, m.run_ids
         FROM jsonb_to_recordset(p_members)
@@ -32,25 +40,18 @@ BEGIN
                    'verdict', CASE WHEN k.body_hash = m.body_hash THEN 'replayed'
                                    ELSE 'mismatch' END,
                    'run_ids', to_jsonb(k.run_ids))), '{}')
-        INTO v_lost
+        INTO v_out
         FROM jsonb_to_recordset(p_members)
              AS m(member int, workspace_id int, route text, key text, body_hash text, run_ids uuid[])
         JOIN idempotency_keys k USING (workspace_id, route, key)
         WHERE k.run_ids <> m.run_ids;
     END IF;
 
-    v_foreign := ARRAY(
-        SELECT DISTINCT r.member
-        FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
-        JOIN sessions s USING (session_id)
-        WHERE s.workspace_id <> r.workspace_id);
-    IF v_foreign <> '{}' THEN
-        DELETE FROM idempotency_keys k
-        USING jsonb_to_recordset(p_members)
-              AS m(member int, workspace_id int, route text, key text, run_ids uuid[])
-        WHERE m.member = ANY (v_foreign) AND k.workspace_id = m.workspace_id
-          AND k.route = m.route AND k.key = m.key AND k.run_ids = m.run_ids;
-    END IF;
+    SELECT v_out || coalesce(jsonb_object_agg(r.member, '{"verdict": "foreign"}'::jsonb), '{}')
+    INTO v_out
+    FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
+    JOIN sessions s USING (session_id)
+    WHERE s.workspace_id <> r.workspace_id AND NOT v_out ? r.member::text;
 
     INSERT INTO sessions (session_id, workspace_id, title)
     SELECT DISTINCT ON (r.session_id) r.session_id, r.workspace_id,
@@ -58,8 +59,7 @@ BEGIN
                      ELSE coalesce(r.input ->> 'question', '') END, 80)
     FROM jsonb_to_recordset(p_runs)
          AS r(member int, workspace_id int, session_id uuid, input jsonb)
-    WHERE r.session_id IS NOT NULL AND r.member <> ALL (v_foreign)
-      AND NOT v_lost ? r.member::text
+    WHERE r.session_id IS NOT NULL AND NOT v_out ? r.member::text
     ORDER BY r.session_id
     ON CONFLICT DO NOTHING;
 
@@ -68,19 +68,69 @@ BEGIN
     WHERE s.session_id IN (
         SELECT r.session_id
         FROM jsonb_to_recordset(p_runs) AS r(member int, session_id uuid, serial boolean)
-        WHERE r.serial AND r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text)
+        WHERE r.serial AND NOT v_out ? r.member::text)
     ORDER BY s.session_id FOR NO KEY UPDATE;
 
     -- A session that another workspace made since we looked: look again, from the start.
     IF EXISTS (
         SELECT 1 FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
         JOIN sessions s USING (session_id)
-        WHERE s.workspace_id <> r.workspace_id AND r.member <> ALL (v_foreign)
-          AND NOT v_lost ? r.member::text) THEN
+        WHERE s.workspace_id <> r.workspace_id AND NOT v_out ? r.member::text) THEN
         RAISE EXCEPTION 'a session of that id was made elsewhere' USING ERRCODE = '40001';
     END IF;
 
     t := clock_timestamp();
+
+    IF v_strict THEN
+        -- Busy: a serial run holds the session's turn, or waits for it and is due. A second sending
+        -- finds its own run in the way, which is not in its way.
+        SELECT v_out || coalesce(jsonb_object_agg(r.member, jsonb_build_object(
+                   'verdict', 'busy', 'run_ids', jsonb_build_array(busy.run_id))), '{}')
+        INTO v_out
+        FROM jsonb_to_recordset(p_runs)
+             AS r(member int, run_id uuid, session_id uuid, on_conflict text)
+        CROSS JOIN LATERAL (
+            SELECT o.run_id FROM runs o
+            WHERE o.session_id = r.session_id AND o.serial AND o.run_id <> r.run_id
+              AND o.status IN ('queued', 'running') AND (o.claim_no > 0 OR o.run_at <= t)
+            ORDER BY o.seq LIMIT 1
+        ) busy
+        WHERE r.on_conflict = 'reject' AND NOT v_out ? r.member::text
+          AND NOT EXISTS (SELECT 1 FROM runs own WHERE own.run_id = r.run_id);
+
+        -- Every serial run of the session that has not ended and is older than this one.
+        RETURN QUERY
+        WITH previous AS MATERIALIZED (
+            SELECT o.run_id, o.status FROM runs o
+            WHERE o.serial AND o.status IN ('queued', 'running') AND o.session_id IN (
+                SELECT r.session_id FROM jsonb_to_recordset(p_runs)
+                       AS r(member int, run_id uuid, session_id uuid, on_conflict text)
+                WHERE r.on_conflict = 'cancel_previous' AND NOT v_out ? r.member::text
+                  AND NOT EXISTS (SELECT 1 FROM runs own WHERE own.run_id = r.run_id))
+            ORDER BY o.run_id FOR NO KEY UPDATE
+        ), asked AS (
+            UPDATE runs r SET
+                status = CASE WHEN p.status = 'queued' THEN 'cancelled' ELSE r.status END,
+                parked = false,
+                finished_at = CASE WHEN p.status = 'queued' THEN t END,
+                cancel_requested_at = coalesce(r.cancel_requested_at, t)
+            FROM previous p WHERE r.run_id = p.run_id
+            RETURNING r.run_id, r.status, r.worker_id
+        )
+        SELECT -1, 'cancelling', ARRAY[a.run_id, a.worker_id], NULL::timestamptz,
+               NULL::timestamptz[], NULL::timestamptz[]
+        FROM asked a WHERE a.status = 'running';
+    END IF;
+
+    IF v_keyed AND v_out <> '{}' THEN
+        -- Nothing was made for these: their keys must be free for another try.
+        DELETE FROM idempotency_keys k
+        USING jsonb_to_recordset(p_members)
+              AS m(member int, workspace_id int, route text, key text, run_ids uuid[])
+        WHERE v_out -> m.member::text ->> 'verdict' IN ('foreign', 'busy')
+          AND k.workspace_id = m.workspace_id AND k.route = m.route AND k.key = m.key
+          AND k.run_ids = m.run_ids;
+    END IF;
 
     WITH wanted AS MATERIALIZED (
         SELECT r.*, CASE WHEN r.delay_s IS NOT NULL THEN t + make_interval(secs => r.delay_s)
@@ -92,7 +142,7 @@ BEGIN
                  delay_s double precision, unique_key text)) WITH ORDINALITY
              AS r(member, run_id, workspace_id, session_id, agent, queue, serial, input, metadata,
                   max_attempts, timeout_s, deadline, run_at, delay_s, unique_key, place)
-        WHERE r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text
+        WHERE NOT v_out ? r.member::text
     ), made AS (
         INSERT INTO runs AS x (run_id, workspace_id, session_id, agent, queue, serial, input,
                           metadata, max_attempts, timeout_s, deadline, run_at, ready_at,
@@ -112,17 +162,16 @@ BEGIN
     WHERE s.created_at < t - interval '1 second' AND s.session_id IN (
         SELECT r.session_id FROM jsonb_to_recordset(p_runs)
                AS r(member int, session_id uuid, serial boolean)
-        WHERE r.serial AND r.member <> ALL (v_foreign) AND NOT v_lost ? r.member::text);
+        WHERE r.serial AND NOT v_out ? r.member::text);
 
     -- Read back what stands there: for a second sending it is the rows of the first.
     RETURN QUERY
     SELECT m.member,
-           CASE WHEN m.member = ANY (v_foreign) THEN 'foreign'
-                WHEN v_lost ? m.member::text THEN v_lost -> m.member::text ->> 'verdict'
+           CASE WHEN v_out ? m.member::text THEN v_out -> m.member::text ->> 'verdict'
                 WHEN found.run_ids IS NULL THEN 'replayed'
                 ELSE 'created' END,
-           CASE WHEN v_lost ? m.member::text THEN
-                     ARRAY(SELECT jsonb_array_elements_text(v_lost -> m.member::text -> 'run_ids'))::uuid[]
+           CASE WHEN v_out ? m.member::text THEN
+                     ARRAY(SELECT jsonb_array_elements_text(v_out -> m.member::text -> 'run_ids'))::uuid[]
                 WHEN found.run_ids IS NULL THEN waiting.run_ids
                 ELSE found.run_ids END,
            found.created_at, found.run_at, found.deadline

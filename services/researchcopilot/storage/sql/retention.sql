@@ -1,0 +1,33 @@
+-- Small batches, oldest first; SKIP LOCKED, since what somebody touches now can wait.
+
+-- name: runs
+-- Ended long ago; a dead letter nobody has dealt with is kept longer. With all that hangs on them.
+WITH old AS MATERIALIZED (
+    SELECT run_id FROM runs
+    WHERE finished_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+      AND (status <> 'failed' OR resolved_by IS NOT NULL OR discarded_at IS NOT NULL
+           OR finished_at < clock_timestamp() - make_interval(secs => %(dead_s)s))
+    ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+), m AS (DELETE FROM messages USING old WHERE messages.run_id = old.run_id),
+   s AS (DELETE FROM steps USING old WHERE steps.run_id = old.run_id),
+   c AS (DELETE FROM claims USING old WHERE claims.run_id = old.run_id)
+DELETE FROM runs USING old WHERE runs.run_id = old.run_id
+
+-- name: sessions
+-- Empty and untouched for as long as runs are kept. A submit that comes at the same moment finds its
+-- session gone and makes it again.
+DELETE FROM sessions WHERE session_id IN (
+    SELECT s.session_id FROM sessions s
+    WHERE s.updated_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+      AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.session_id)
+      AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.session_id)
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED)
+
+-- name: keys
+DELETE FROM idempotency_keys WHERE (workspace_id, route, key) IN (
+    SELECT workspace_id, route, key FROM idempotency_keys
+    WHERE created_at < clock_timestamp() - make_interval(secs => %(keys_s)s)
+    ORDER BY created_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED)
