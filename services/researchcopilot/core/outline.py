@@ -65,7 +65,9 @@ def title_of(body: str, media_type: str, name: str) -> str:
         if line.kind == "heading" and line.words:
             return line.words[:200]
     for line in lines:
-        if line.kind in ("text", "item") and (words := _words(body[line.start : line.end])):
+        mark = ITEM.match(body, line.start, line.end) if line.kind == "item" else None
+        words = _words(body[mark.end() if mark else line.start : line.end])
+        if line.kind in ("text", "item") and words:
             return words[:200]
     return name[:200]
 

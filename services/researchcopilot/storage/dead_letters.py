@@ -42,13 +42,13 @@ class DeadLetters:
     count: int
     first_failed_at: datetime
     last_failed_at: datetime
-    run_ids: tuple[str, ...]
+    run_ids: Sequence[str]
 
 
 async def groups(db: Database, wanted: Filter, limit: int) -> list[DeadLetters]:
     """The groups, largest first."""
     rows = await db.rows(_SQL["groups"], {**asdict(wanted), "limit": limit})
-    return [DeadLetters(*row[:-1], tuple(row[-1])) for row in rows]
+    return [DeadLetters(*row) for row in rows]
 
 
 async def count(db: Database, workspace_id: int) -> int:
