@@ -45,6 +45,8 @@ def migrations(phases: tuple[str, ...] = PHASES) -> list[Migration]:
 
 def _folder(name: str) -> list[Migration]:
     folder = files("researchcopilot.storage") / "migrations" / name
+    if not folder.is_dir():  # `post` is empty as long as nothing has to wait for a roll-out
+        return []
     texts: list[Traversable] = [f for f in folder.iterdir() if f.name.endswith(".sql")]
     return [
         Migration(f"{name}/{file.name}", file.read_text(encoding="utf-8"), name == "functions")
