@@ -26,13 +26,9 @@ class TryAgain(Unavailable):
     """Postgres ended the transaction for another one's sake (deadlock, serialisation)."""
 
 
-# A foreign key is only ever missing when retention has just removed an old session.
-_PASSING = (
-    errors.DeadlockDetected,
-    errors.SerializationFailure,
-    errors.LockNotAvailable,
-    errors.ForeignKeyViolation,
-)
+_PASSING = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+# Missing only when retention has removed an old session a moment ago: the submit makes it again.
+_PRUNED = frozenset({"runs_session_id_fkey", "messages_session_id_fkey"})
 # Raised by a server that is up but cannot work now: shutting down, starting, read-only, full.
 _AWAY = (
     psycopg.InterfaceError,
@@ -41,18 +37,29 @@ _AWAY = (
     PoolTimeout,
     OSError,
 )
+# A limit of Postgres that this statement is past (nested too deeply, too long). The driver files
+# it under OperationalError too, but the server is there, and would say so for ever.
+_TOO_MUCH = "54"
 
 
 def translate(error: BaseException) -> BaseException:
     """The house's name for an error of the driver; anything else comes back as it is."""
-    if isinstance(error, _PASSING):
+    if isinstance(error, _PASSING) or _is_pruned(error):
         return TryAgain(str(error).splitlines()[0])
     if isinstance(error, errors.QueryCanceled):
         return Unavailable("Postgres did not answer within the statement time-out.")
-    if isinstance(error, _AWAY):
+    if isinstance(error, _AWAY) and not _is_too_much(error):
         first = (str(error).splitlines() or [type(error).__name__])[0]
         return Unavailable(f"Postgres does not answer: {first}")
     return error
+
+
+def _is_pruned(error: BaseException) -> bool:
+    return isinstance(error, errors.ForeignKeyViolation) and error.diag.constraint_name in _PRUNED
+
+
+def _is_too_much(error: BaseException) -> bool:
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_TOO_MUCH)
 
 
 def connection_options(settings: DatabaseSettings) -> dict[str, Any]:

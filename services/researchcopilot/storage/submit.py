@@ -31,6 +31,10 @@ STRICT = frozenset({"reject", "cancel_previous"})
 log = logging.getLogger(__name__)
 
 
+class _ClaimedJustNow(ResearchCopilotError):
+    """The unclaimed run of this unique_key was in the way, and is claimed by now: again."""
+
+
 class Submitter:
     """Groups submissions of one process; close it to wait for the pushes under way."""
 
@@ -53,12 +57,20 @@ class Submitter:
         Raises BadInput `idempotency_mismatch` (the key was used with another body), NotFound (a
         session of another workspace), Busy (too many wait), Unavailable (Postgres is away).
         """
-        answer = await self._group(submission, rows=len(submission.runs), size=_size(submission))
+        answer = await self._answer(submission)
         if isinstance(answer, ResearchCopilotError):
             raise answer
         if not answer.replayed:
             self._push(submission, answer)
         return answer
+
+    async def _answer(self, submission: Submission) -> Submitted | ResearchCopilotError:
+        while True:
+            answer = await self._group(
+                submission, rows=len(submission.runs), size=_size(submission)
+            )
+            if not isinstance(answer, _ClaimedJustNow):
+                return answer
 
     async def close(self) -> None:
         await self._group.close()
@@ -193,7 +205,7 @@ def _answer(
     if verdict == "foreign":
         return NotFound("There is no such session.", field="session_id")
     if run_ids is None:
-        return Unavailable("The run that waited already was claimed just now; send it again.")
+        return _ClaimedJustNow()
     return Submitted(
         tuple(run_ids),
         replayed=verdict == "replayed",
