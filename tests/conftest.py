@@ -9,6 +9,7 @@ variables with small leases, `settings` is what the parts read from it; `db` and
 import asyncio
 import itertools
 import os
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -222,3 +223,14 @@ def is_about_servers(found: pytest.ExceptionInfo[BaseException] | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With NO_SKIPS=1 (CI) a test that was skipped is a failure: what CI should run, it runs."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", [])) if reporter else 0
+    if os.environ.get("NO_SKIPS") and skipped:
+        reporter.write_line(
+            f"{skipped} tests were skipped, which counts as a failure here", red=True
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
