@@ -9,7 +9,6 @@ variables with small leases, `settings` is what the parts read from it; `db` and
 import asyncio
 import itertools
 import os
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
