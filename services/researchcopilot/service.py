@@ -4,6 +4,7 @@ async def work(service): ...          # until service.stop is asked
 run(serve("janitor", os.environ, work))
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 from researchcopilot import __version__
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import Settings, load
+from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
 from researchcopilot.runtime.loop import Stop, until_available
 from researchcopilot.storage.checks import check_postgres, check_redis
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema
+from researchcopilot.storage.pool_metrics import watch_pool
 from researchcopilot.storage.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -48,17 +51,18 @@ async def ready(service: Service, *, redis_first: bool) -> None:
 async def serve(
     part: str,
     environ: Mapping[str, str],
-    work: Callable[[Service], Awaitable[None]],
+    work: Callable[[Service], Awaitable[int | None]],
     *,
     redis_first: bool = True,
 ) -> int:
-    """Run one part until it is told to stop; its exit code. Waits for the servers, and says so.
+    """Run one part until it is told to stop; its exit code (what `work` returns, None is 0). Waits
+    for the servers, and says so.
 
     `redis_first` False: the part has work to do also while Redis is away.
     """
     settings = load(environ)
     logs.setup(settings.log.level, settings.log.format)
-    logs.bind(part=part)
+    logs.bind_process(part=part)
     stop = Stop()
     stop.listen()
     health = Health()
@@ -68,16 +72,26 @@ async def serve(
     service = Service(settings, Database(settings.database), Queue(settings.redis), health, stop)
     log.info("%s %s starts, health on port %d", part, __version__, health.port)
     write_ports(settings.health.port_file, health=health.port)
+
+    async def attempt() -> None:
+        try:
+            await ready(service, redis_first=redis_first)
+        except Unavailable as error:
+            waiting["schema"] = f"waits: {error}"
+            raise
+
+    build.tell(part, __version__)
+    watch_pool(service.db)
     await service.db.open()
+    code = 0
     try:
-        if await until_available(
-            lambda: ready(service, redis_first=redis_first), stop, what="the servers"
-        ):
-            waiting.clear()
-            await work(service)
+        if await until_available(attempt, stop, what="the servers"):
+            # Not before `work` has added its own checks, which it does before it first waits.
+            asyncio.get_running_loop().call_soon(waiting.clear)
+            code = await work(service) or 0
     finally:
         await service.db.close()
         await service.redis.close()
         health.stop()
     log.info("%s stops", part)
-    return 0
+    return code

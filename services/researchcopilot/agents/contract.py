@@ -9,13 +9,16 @@ through `ctx.step` or is sent with `ctx.idempotency_key`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from researchcopilot.agents.policy import ErrorTypes, RetryPolicy
 from researchcopilot.core.models import Claim, Message
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.lock import Locks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +45,10 @@ class Context(Protocol):
     @property
     def db(self) -> Database:
         """The database, for the agents that come along."""
+
+    @property
+    def locks(self) -> Locks:
+        """Locks by name, one holder among all workers, for the agents that come along."""
 
     @property
     def cache_dir(self) -> Path:
@@ -91,16 +98,59 @@ class SyncContext:
         self._wait(self.inner.emit(kind, data))
 
     def step(self, name: str, fn: Callable[[], Any]) -> Any:
-        async def call() -> Any:
-            return await self.inner.step(name, lambda: asyncio.to_thread(fn))
+        """`fn` runs here, in the agent's own thread: what it opened there it may use there."""
+        wanted: Future[bool] = Future()
+        value: Future[Any] = Future()
 
-        return self._wait(call())
+        def ask() -> Awaitable[Any]:
+            wanted.set_result(True)
+            return asyncio.wrap_future(value)
+
+        async def call() -> Any:
+            try:
+                return await self.inner.step(name, ask)
+            finally:
+                if not wanted.done():
+                    wanted.set_result(False)
+
+        answer = asyncio.run_coroutine_threadsafe(call(), self.loop)
+        if wanted.result():
+            _settle(value, fn)
+        return answer.result()
 
     def _wait(self, call: Awaitable[Any]) -> Any:
         async def wait() -> Any:
             return await call
 
         return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
+
+
+def _settle(value: Future[Any], fn: Callable[[], Any]) -> None:
+    """What `fn` returns or raises. SystemExit must not reach the loop, which it would end; a
+    future refuses StopIteration."""
+    try:
+        value.set_result(fn())
+    except Exception as error:
+        if isinstance(error, StopIteration):
+            error = RuntimeError(f"the step raised StopIteration: {error.value!r}")
+        value.set_exception(error)
+    except BaseException:
+        value.cancel()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is kept of a run for later ones. `tokens`: by what it is found; `text`: a sentence a
+    line."""
+
+    question: str
+    text: str
+    tokens: tuple[str, ...]
+
+
+# From a run's input and its result, as plain JSON; None: this one is not worth it.
+Remember = Callable[[Any, Any], Remembered | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +161,9 @@ class AgentOptions:
     queue: str = "runs"
     description: str = ""
     input_schema: dict[str, Any] | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    digest: bool = False
+    remember: Remember | None = None
 
 
 def agent(
@@ -119,16 +172,29 @@ def agent(
     queue: str = "runs",
     description: str = "",
     input_schema: dict[str, Any] | None = None,
+    max_attempts: int = 3,
+    retry_base_s: float | None = None,
+    retry_cap_s: float | None = None,
+    permanent: ErrorTypes = (),
+    retry_on: ErrorTypes | None = None,
+    digest: bool = False,
+    remember: Remember | None = None,
 ) -> Callable[[F], F]:
     """Say more about an agent than its function does. Optional.
 
     `queue` is where its runs go if the request names none; `description` is the first line of
-    the docstring unless given; `input_schema` is JSON Schema of the input.
+    the docstring unless given; `input_schema` is JSON Schema of the input. `max_attempts` to
+    `retry_on` say when a failed attempt is followed by another, see `RetryPolicy`. What follows a
+    success is committed with it: with `digest` a run that sums it up some minutes later; with
+    `remember`, a pure function that is called in the worker, a memory for later runs.
     """
+    retry = RetryPolicy(max_attempts, retry_base_s, retry_cap_s, permanent, retry_on)
 
     def mark(fn: F) -> F:
         line = (fn.__doc__ or "").strip().partition("\n")[0]
-        options = AgentOptions(version, queue, description or line, input_schema)
+        options = AgentOptions(
+            version, queue, description or line, input_schema, retry, digest, remember
+        )
         setattr(fn, "__agent__", options)  # noqa: B010
         return fn
 

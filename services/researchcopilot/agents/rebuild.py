@@ -4,12 +4,15 @@ The new version is the one before, less the documents that are gone, plus those 
 much is gone, or the format is another, it is built from nothing. Nothing changed: no new version.
 Killed anywhere, run twice, or by two workers at once, the result is the same, since a version is
 published whole and only on top of the one it was built from; whoever was slower starts again from
-the newer one. One batch of documents and one piece of a file are in memory at a time.
+the newer one. A lock saves the second builder of a workspace that work: it waits a while for the
+first, and then mostly finds nothing to do. One batch of documents and one piece of a file are in
+memory at a time.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +22,16 @@ from researchcopilot.agents.research.files import describe, download, upload
 from researchcopilot.agents.research.folders import scratch
 from researchcopilot.agents.research.index import FORMAT, Builder, deleted_share
 from researchcopilot.core.documents import Document
-from researchcopilot.core.errors import BadAgentInput, RetryLater
+from researchcopilot.core.errors import BadAgentInput, RetryLater, Unavailable
 from researchcopilot.storage import documents, indexes
 from researchcopilot.storage.indexes import BlobsMissing, IndexVersion, NewVersion
+from researchcopilot.storage.keeper import Held
 
 BATCH_BYTES = 4_000_000
 BATCH_DOCUMENTS = 200
 MOST_DELETED = 0.25
 _TRIES = 5
+_WAIT_S = 30.0  # for the lock: a build takes seconds
 log = logging.getLogger(__name__)
 
 
@@ -48,15 +53,31 @@ async def rebuild_index(ctx: Context, input: Any) -> dict[str, Any]:  # noqa: A0
     """Returns {"index_version", "changed", "documents", "chunks"}; version null without any."""
     if input not in ({}, None):
         raise BadAgentInput("rebuild_index takes no input: send {}.")
-    for _ in range(_TRIES):
-        result = await _bring_up(ctx)
-        if result is not None:
-            return result
+    async with AsyncExitStack() as stack:
+        held = await _lock(ctx, stack)
+        for _ in range(_TRIES):
+            result = await _bring_up(ctx, held)
+            if result is not None:
+                return result
+            held = None  # somebody is building who has it, or needs none: so do we
     raise RetryLater(f"Other builders were faster {_TRIES} times.", after=5.0)
 
 
-async def _bring_up(ctx: Context) -> dict[str, Any] | None:
-    """One try; None if another builder published first."""
+async def _lock(ctx: Context, stack: AsyncExitStack) -> Held | None:
+    """The lock of the workspace's builders; None: go without, publishing compares and sets."""
+    name = f"rebuild_index:{ctx.run.workspace_id}"
+    try:
+        held = await stack.enter_async_context(ctx.locks.hold(name, wait_s=_WAIT_S, fenced=True))
+    except Unavailable as error:
+        log.warning("the index is built without its lock: %s", error)
+        return None
+    if held is None:
+        log.info("another builder is at work for more than %g s; this one does not wait", _WAIT_S)
+    return held
+
+
+async def _bring_up(ctx: Context, held: Held | None) -> dict[str, Any] | None:
+    """One try; None if another builder published first, or has the lock now."""
     base = await indexes.latest(ctx.db, ctx.run.workspace_id)
     active = await documents.active_documents(ctx.db, ctx.run.workspace_id)
     if base is not None and base.format > FORMAT:
@@ -73,7 +94,7 @@ async def _bring_up(ctx: Context) -> dict[str, Any] | None:
         files = await asyncio.to_thread(describe, target)
         built_from = base.version if base else 0
         new = NewVersion(built_from, FORMAT, frozenset(active), chunks, files)
-        version = await _publish(ctx, target, new, whole=change.whole)
+        version = await _publish(ctx, target, new, held, whole=change.whole)
     if version is None:
         log.info("another builder published on top of index version %d first", built_from)
         return None
@@ -172,13 +193,15 @@ def batches(document_ids: Sequence[str], sizes: Mapping[str, int]) -> Iterator[l
         yield group
 
 
-async def _publish(ctx: Context, target: Path, new: NewVersion, *, whole: bool) -> int | None:
+async def _publish(
+    ctx: Context, target: Path, new: NewVersion, held: Held | None, *, whole: bool
+) -> int | None:
     """The new version's number; None if another builder was faster. After a build from nothing no
     piece that is there is trusted: a damaged one may have been the reason for it."""
     for _ in range(_TRIES):
         await upload(ctx.db, target, new.files, whole=whole)
         try:
-            return await indexes.publish(ctx.db, ctx.run.workspace_id, new)
+            return await indexes.publish(ctx.db, ctx.run.workspace_id, new, held)
         except BlobsMissing:
             log.info("pieces of the new index were swept meanwhile; they are stored again")
     raise RetryLater("Pieces of the new index were swept again and again.", after=5.0)

@@ -29,7 +29,14 @@ class Agent:
     @property
     def info(self) -> AgentInfo:
         o = self.options
-        return AgentInfo(self.name, o.version, o.queue, o.description, o.input_schema)
+        return AgentInfo(self.name, o.version, o.queue, o.description, o.input_schema,
+                         o.retry.max_attempts)  # fmt: skip
+
+
+def load_agent(name: str) -> Agent | None:
+    """One installed agent, without importing the others. Raises ConfigError."""
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    return make_agent(name, _load(points[0])) if points else None
 
 
 def load_agents() -> Mapping[str, Agent]:
@@ -53,7 +60,9 @@ def make_agent(name: str, fn: Any) -> Agent:
     options = getattr(fn, "__agent__", None) or AgentOptions(
         description=(fn.__doc__ or "").strip().partition("\n")[0]
     )
-    return Agent(name, fn, options, blocking=not inspect.iscoroutinefunction(fn))
+    call = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    waits = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+    return Agent(name, fn, options, blocking=not waits)
 
 
 def _load(point: EntryPoint) -> Any:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from researchcopilot import __version__
 from researchcopilot.api import openapi
 from researchcopilot.api.app import App
 from researchcopilot.api.auth import Keys
@@ -23,11 +24,13 @@ from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.api.server import Server, bind
 from researchcopilot.api.watch import Watcher
 from researchcopilot.core.settings import Settings, load
+from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
 from researchcopilot.runtime.loop import Beat, Stop, run, until_available
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema
+from researchcopilot.storage.pool_metrics import watch_pool
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.runs import RunReader
 from researchcopilot.storage.submit import Submitter
@@ -94,6 +97,8 @@ async def _keep_beating(beat: Beat) -> None:
 async def open_services(settings: Settings) -> AsyncIterator[Services]:
     """The database, the queue and what the requests share; closed in the reverse order."""
     db, queue = Database(settings.database), Queue(settings.redis)
+    build.tell("api", __version__)
+    watch_pool(db)
     await db.open()
     await queue.open()
     services = Services(

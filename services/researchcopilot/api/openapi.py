@@ -12,6 +12,8 @@ from researchcopilot.api import (
     actions,
     dead_letters,
     documents,
+    memories,
+    reports,
     schedule_bodies,
     schedule_views,
     submit,
@@ -28,6 +30,7 @@ HEADERS: dict[str, tuple[str, Schema]] = {
     "ETag": ("for If-None-Match", {"type": "string"}),
     "Link": ('rel="next", where there is a next page', {"type": "string"}),
     "WWW-Authenticate": ("how to authenticate", {"type": "string"}),
+    "Vary": ("which request headers decide the form of the answer", {"type": "string"}),
     "Allow": ("the methods that there are", {"type": "string"}),
 }
 REQUEST_HEADERS: dict[str, tuple[str, Schema]] = {
@@ -79,6 +82,24 @@ _WELCOME: Schema = {
     "required": ["name", "version", "links"],
 }
 
+_SHOWN: tuple[views.View[Any], ...] = (
+    views.RUN,
+    views.FULL_RUN,
+    views.MESSAGE,
+    views.AGENT,
+    documents.DOCUMENT,
+    documents.FULL_DOCUMENT,
+    documents.STORED,
+    actions.CLAIM,
+    dead_letters.GROUP,
+    schedule_views.SCHEDULE,
+    schedule_views.FULL_SCHEDULE,
+    schedule_views.TICK,
+    reports.REPORT,
+    reports.FULL_REPORT,
+    memories.MEMORY,
+)
+
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """The OpenAPI document of these operations."""
@@ -126,23 +147,9 @@ def schemas() -> dict[str, Schema]:
         schedule_bodies.SCHEDULE_CHANGES,
         schedule_bodies.PREVIEW,
     )
-    shown: tuple[views.View[Any], ...] = (
-        views.RUN,
-        views.FULL_RUN,
-        views.MESSAGE,
-        views.AGENT,
-        documents.DOCUMENT,
-        documents.FULL_DOCUMENT,
-        documents.STORED,
-        actions.CLAIM,
-        dead_letters.GROUP,
-        schedule_views.SCHEDULE,
-        schedule_views.FULL_SCHEDULE,
-        schedule_views.TICK,
-    )
     return {
         **{body.name: body.schema() for body in bodies},
-        **{view.name: view.schema() for view in shown},
+        **{view.name: view.schema() for view in _SHOWN},
         "Runs": views.list_schema("Run"),
         "AgentList": views.list_schema("Agent"),
         "ClaimList": views.list_schema("Claim"),
@@ -151,6 +158,8 @@ def schemas() -> dict[str, Schema]:
         "RunPage": views.page_schema("Run"),
         "MessagePage": views.page_schema("Message"),
         "DocumentPage": views.page_schema("Document"),
+        "ReportPage": views.page_schema("Report"),
+        "MemoryPage": views.page_schema("Memory"),
         "SchedulePage": views.page_schema("Schedule"),
         "TickPage": views.page_schema("Tick"),
         "TicksToCome": schedule_views.TICKS_TO_COME,
@@ -210,7 +219,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
 def _answer(answer: Answer) -> dict[str, Any]:
     found: dict[str, Any] = {"description": answer.doc}
     if answer.schema:
-        found["content"] = {"application/json": {"schema": views.ref(answer.schema)}}
+        kinds = {"application/json": views.ref(answer.schema), **answer.also}
+        found["content"] = {kind: {"schema": schema} for kind, schema in kinds.items()}
     if answer.headers:
         found["headers"] = {name: _header(name) for name in answer.headers}
     return found

@@ -38,11 +38,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A success as clients see it. `schema` is the name of a component, or None without a body."""
+    """A success as clients see it. `schema` is the name of a component, or None without a body;
+    `also` are other media types that it can have, with their schemas."""
 
     doc: str
     schema: str | None = None
     headers: tuple[str, ...] = ()
+    also: Mapping[str, Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

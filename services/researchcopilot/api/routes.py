@@ -5,6 +5,8 @@ from researchcopilot.api import (
     agents,
     dead_letters,
     documents,
+    memories,
+    reports,
     runs,
     schedules,
     sessions,
@@ -21,5 +23,7 @@ OPERATIONS = (
     *schedules.OPERATIONS,  # `:pause` and the like before the id alone
     *agents.OPERATIONS,
     *documents.OPERATIONS,
+    *reports.OPERATIONS,
+    *memories.OPERATIONS,
     *welcome.OPERATIONS,
 )

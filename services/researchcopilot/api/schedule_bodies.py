@@ -154,12 +154,14 @@ def check_rule(schedule: Schedule, faults: list[Fault]) -> None:
             "and interval_s exclude each other: send one of them"
         )  # fmt: skip
         faults.append(Fault("$.cron", words, "required" if schedule.cron is None else "invalid"))
-    elif schedule.cron is not None:
-        try:
+    try:
+        if schedule.cron is None:
+            cron.check_zone(schedule.timezone)
+        else:
             cron.parse(schedule.cron, schedule.timezone)
-        except BadInput as error:
-            faults.append(_fault(error))
-    elif schedule.jitter_s > (schedule.interval_s or 0):
+    except BadInput as error:
+        faults.append(_fault(error))
+    if schedule.interval_s is not None and schedule.jitter_s > schedule.interval_s:
         faults.append(Fault("$.jitter_s", "must not be longer than interval_s"))
     start, end = schedule.starts_at, schedule.ends_at
     if start is not None and end is not None and end <= start:

@@ -145,7 +145,7 @@ MESSAGE: View[Message] = View(
         Shown("message_id", whole("grows within a session"), lambda line: line.message_id),
         Shown("session_id", uuid(), lambda line: line.session_id),
         Shown("run_id", uuid("the run that it belongs to"), lambda line: line.run_id),
-        Shown("role", text(enum=["user", "assistant"]), lambda line: line.role),
+        Shown("role", text(enum=["user", "assistant", "digest"]), lambda line: line.role),
         Shown(
             "payload",
             {"type": "object", "description": "`content` and, from agents, what goes with it"},

@@ -16,9 +16,13 @@ ResearchCopilotError
 │   ├── RetryLater         ask again after a while
 │   ├── TimedOut           it ran past its time-out
 │   ├── AgentExited        it tried to end the process
+│   ├── AgentCancelled     something that it awaited was cancelled
+│   ├── AgentCrashed       its process ended before it did
+│   ├── OutOfMemory        its process may not have so much memory
 │   └── DuplicateStep      one step name twice in one claim
 └── Signal                 flow, not fault: never logged as an error
     ├── LostClaim          another worker owns the run now
+    ├── LostLock           somebody else may hold the lock now
     └── RunCancelled       somebody asked for the run to be cancelled
 """
 
@@ -114,6 +118,18 @@ class AgentExited(AgentFault):
     """The agent called sys.exit(), which ends the run, not the worker."""
 
 
+class AgentCancelled(AgentFault):
+    """The agent ended with CancelledError although nobody had asked it to stop."""
+
+
+class AgentCrashed(AgentFault):
+    """The process of an isolated run ended before its agent did."""
+
+
+class OutOfMemory(AgentFault):
+    """The agent wanted more memory than its process may have."""
+
+
 class DuplicateStep(AgentFault):
     """A step name was used twice in one claim; the second would return the first one's value."""
 
@@ -124,6 +140,10 @@ class Signal(ResearchCopilotError):
 
 class LostClaim(Signal):
     """Another worker owns this run now; whatever is done here is dropped."""
+
+
+class LostLock(Signal):
+    """Somebody else may hold the lock now; what it guards must not go on."""
 
 
 class RunCancelled(Signal):

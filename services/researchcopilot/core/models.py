@@ -104,7 +104,7 @@ class Claim:
 class Verdict:
     """What `claim` says of one id: claimed or mine (with the claim), later, parked, gone.
 
-    `wait_s`: for `later` until it is due; for `claimed` how long it has waited since it was ready.
+    `wait_s`: for `later` until it is due; for the first two how long it has been ready.
     """
 
     run_id: str
@@ -119,6 +119,7 @@ class Outcome:
 
     `kind`: succeeded, failed, cancelled, retry, release. `delay_s` for retry and release.
     `result` is JSON text, already cleaned and within limits; `error` is {"type", "message", …}.
+    `follow_up` is JSON text: what is to come of the run if it succeeds, see finish_1.
     """
 
     run_id: str
@@ -128,6 +129,7 @@ class Outcome:
     result: str | None = None
     error: dict[str, str] | None = None
     delay_s: float = 0.0
+    follow_up: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +210,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent as a worker announces it. `input_schema` is JSON Schema or None."""
+    """An agent as a worker announces it. `input_schema` is JSON Schema or None; `max_attempts` is
+    for runs whose request names none."""
 
     name: str
     version: str
     queue: str
     description: str
     input_schema: dict[str, Any] | None = None
+    max_attempts: int = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,10 @@ def parse_queues(value: str) -> dict[str, int]:
     for part in value.split(","):
         name, _, slots = part.strip().partition("=")
         good_name = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-        if not (good_name and slots.isdigit() and 1 <= int(slots) <= 1000) or name in queues:
+        if (
+            not (good_name and slots.isascii() and slots.isdigit() and 1 <= int(slots) <= 1000)
+            or name in queues
+        ):
             raise ValueError("queues with 1 to 1000 slots each, like runs=8,system=2")
         queues[name] = int(slots)
     return queues
@@ -160,6 +163,24 @@ class WorkerSettings:
     retry_cap_s: float = _setting(
         "RETRY_CAP_SECONDS", 600.0, _seconds(0.001, 86_400), "a retry waits so long at most"
     )
+    isolation: str = _setting(
+        "WORKER_ISOLATION",
+        "none",
+        _choice("none", "process"),
+        "process: each run in a process of its own; none: only runs whose workers died twice",
+    )
+    memory_limit_mb: int = _setting(
+        "WORKER_MEMORY_LIMIT_MB",
+        0,
+        _whole(0, 1_048_576),
+        "an isolated run may have so much memory; 0: no limit",
+    )
+    max_lost_threads: int = _setting(
+        "MAX_LOST_THREADS",
+        8,
+        _whole(1, 10_000),
+        "more threads that agents keep after their end: the worker drains and exits",
+    )
     pod: str = _setting("POD_NAME", "", _text, "set by the chart from the Pod's name")
     pod_uid: str = _setting("POD_UID", "", _text, "set by the chart from the Pod's uid")
 
@@ -179,6 +200,12 @@ class RecoverySettings:
     probe_slack_s: float = _setting(
         "PROBE_SLACK_SECONDS", 5.0, _seconds(0.05, 600), "a push may be late by so much"
     )
+    spread_s: float = _setting(
+        "RECLAIM_SPREAD_SECONDS",
+        3.0,
+        _seconds(0, 60),
+        "many runs of a dead worker come back over so long",
+    )
     max_losses: int = _setting(
         "MAX_LOSSES", 3, _whole(1, 100), "a run whose workers died so often fails as worker_lost"
     )
@@ -197,6 +224,22 @@ class RetentionSettings:
     )
     sweep_s: float = _setting(
         "RETENTION_SWEEP_SECONDS", 60.0, _seconds(0.05, 86_400), "how often old rows are removed"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobSettings:
+    digest_delay_s: float = _setting(
+        "DIGEST_DELAY_SECONDS", 300.0, _seconds(0, 86_400), "a digest comes so long after its run"
+    )
+    memory_days: float = _setting(
+        "MEMORY_DAYS", 90.0, _number(0.00001, 36_500, "days"), "a conclusion is remembered so long"
+    )
+    memory_sweep_s: float = _setting(
+        "MEMORY_SWEEP_SECONDS", 3600.0, _seconds(0.05, 86_400), "how often old memories are removed"
+    )
+    stats_s: float = _setting(
+        "STATS_SECONDS", 60.0, _seconds(0.05, 3600), "how often a worker writes what it finished"
     )
 
 
@@ -233,6 +276,7 @@ class Settings:
     worker: WorkerSettings
     recovery: RecoverySettings
     retention: RetentionSettings
+    jobs: JobSettings
     health: HealthSettings
     log: LogSettings
 
@@ -244,6 +288,7 @@ _GROUPS: dict[str, type] = {
     "worker": WorkerSettings,
     "recovery": RecoverySettings,
     "retention": RetentionSettings,
+    "jobs": JobSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }

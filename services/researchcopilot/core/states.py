@@ -42,6 +42,10 @@ MOVES: Final = (
     Move("reclaim", Status.RUNNING, Status.FAILED, "its workers died too often: worker_lost"),
     Move("reclaim", Status.RUNNING, Status.CANCELLED, "its worker died; it was asked to stop"),
     Move("expire", Status.QUEUED, Status.FAILED, "past its deadline: never_started or deadline"),
+    Move("cancel", Status.QUEUED, Status.CANCELLED, "asked to stop before, or between, its claims"),
+    Move("replay", None, Status.QUEUED, "a new run from a dead letter"),
+    Move("fire", None, Status.QUEUED, "a tick of a schedule"),
+    Move("trigger", None, Status.QUEUED, "a schedule, fired by hand"),
 )
 
 PAIRS: Final = frozenset((move.source, move.target) for move in MOVES)

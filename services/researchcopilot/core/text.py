@@ -45,11 +45,17 @@ def forbidden_in(text: str) -> str | None:
 
 
 def walk(value: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
-    """Every node of a JSON value with its path, parents first, without recursion."""
+    """Every node of a JSON value with its path, parents first, without recursion. A list or dict
+    that stands in several places, perhaps within itself, is gone into once."""
     waiting = [(path, value)]
+    seen: set[int] = set()
     while waiting:
         where, node = waiting.pop()
         yield where, node
+        if isinstance(node, dict | list | tuple):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
         if isinstance(node, dict):
             waiting.extend((f"{where}.{key}", item) for key, item in node.items())
         elif isinstance(node, list | tuple):

@@ -1,8 +1,9 @@
 """`researchcopilot demo`: a question in, a cited answer out, on real servers, through a kill -9.
 
 Starts the whole stack in a temporary folder, fills it with the sample corpus, asks three
-questions over HTTP and shows the life of each run as it happens; then kills a worker in the
-middle of a run. Exit code 0 only if every run succeeded. Leaves no process and no folder behind.
+questions over HTTP and shows the life of each run as it happens, and the digest that the clock
+makes of one; kills a worker in the middle of a run; then shows the daily report. Exit code 0 only
+if every run succeeded. Leaves no process and no folder behind.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from researchcopilot.dev.client import ApiError, Client
 from researchcopilot.dev.keys import api_key
 from researchcopilot.dev.lives import Asked, Event, NotInTime, Watcher
 from researchcopilot.dev.parts import Part
-from researchcopilot.dev.processes import StackError
+from researchcopilot.dev.processes import StackError, until
 from researchcopilot.dev.progress import Progress
 from researchcopilot.dev.signals import interruptible
 from researchcopilot.dev.stack import Plan, Stack
@@ -37,10 +38,12 @@ QUESTIONS = (
 )
 LIMIT = 60.0
 LEASE, SWEEP, SLEEP = 3.0, 0.5, 2.0
+DIGEST_DELAY = 1.0
 SETTINGS = {
     "RC_LEASE_SECONDS": f"{LEASE:g}",
     "RC_SWEEP_SECONDS": f"{SWEEP:g}",
     "RC_REDIS_DONE_KEPT": "1000",
+    "RC_DIGEST_DELAY_SECONDS": f"{DIGEST_DELAY:g}",
 }
 
 
@@ -78,7 +81,6 @@ class Demo:
         self.stack = stack
         self.out = out
         self.dead: Part | None = None
-        self.succeeded = 0
 
     def run(self) -> int:
         """How many runs succeeded; StackError if one did not."""
@@ -97,11 +99,12 @@ class Demo:
                 self.client, self.database, self.runner, self._tell, self._check_parts
             )
             self._corpus()
-            self._questions()
+            self._digests(self._questions())
             self._counts()
             self._kill_a_worker()
             self._counts()
-        return self.succeeded
+            self._report()
+            return self._settled().statuses["succeeded"]
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -127,12 +130,13 @@ class Demo:
         run = found[0] if found else self._submit("rebuild_index", {}, queue="system")
         self._finish([Asked("index", run["run_id"], "")])
 
-    def _questions(self) -> None:
+    def _questions(self) -> list[dict[str, Any]]:
         show.title(self.out, 3, "Three questions over HTTP: POST /v1/runs, GET /v1/runs/{id}")
         asked = [self._ask(label, text) for label, text in zip("ABC", QUESTIONS, strict=True)]
         runs = self._finish(asked)
         for one in asked:
             show.answer(self.out, one.label, one.text, runs[one.label]["result"])
+        return [runs[one.label] for one in asked]
 
     def _ask(self, label: str, question: str) -> Asked:
         begun = time.monotonic()
@@ -147,6 +151,21 @@ class Demo:
             "/v1/runs", {"agent": agent, "input": given, **more}
         )
         return run
+
+    def _digests(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        show.title(self.out, 4, "The clock goes on: a digest of each, as a message in its session")
+        after = f"After {DIGEST_DELAY:g} s here; after 5 minutes by default. This is that of A:"
+        show.block(self.out, after, ["dim"])
+        if not until(lambda: all(map(self._digest, runs)), LIMIT, 0.05):
+            words = [part.last_words() for name, part in self.stack.parts.items() if name != "api"]
+            raise StackError("\n".join(["A digest did not come in time.", *words]))
+        show.page(self.out, str(self._digest(runs[0])))
+
+    def _digest(self, run: Mapping[str, Any]) -> str | None:
+        """The text of a run's digest, once it is there."""
+        lines = self.client.get(run["links"]["messages"])["data"]
+        found = [line["payload"]["content"] for line in lines if line["role"] == "digest"]
+        return found[0] if found else None
 
     def _counts(self) -> None:
         self.out.line()
@@ -166,7 +185,7 @@ class Demo:
         return found
 
     def _kill_a_worker(self) -> None:
-        show.title(self.out, 4, "kill -9 of a worker in the middle of a run")
+        show.title(self.out, 5, "kill -9 of a worker in the middle of a run")
         show.block(
             self.out,
             f"The run sleeps {SLEEP:g} s. A lease is {LEASE:g} s here and the janitor sweeps each "
@@ -185,6 +204,13 @@ class Demo:
         self._tell(Event("D", "kill -9", ms, pid, note=f"process {pid}"))
         self._finish([asked])
         self._prove(asked, pid)
+
+    def _report(self) -> None:
+        show.title(self.out, 6, "The daily report: each day at 08:00; asked for by hand, up to now")
+        run = self._submit("daily_report", {"until": "now"}, queue="system")
+        result = self._finish([Asked("E", run["run_id"], "")])["E"]["result"]
+        report = self.client.get(f"/v1/reports/{result['report_id']}")
+        show.page(self.out, report["markdown"])
 
     def _worker_of(self, asked: Asked) -> Part:
         claim = self.watcher.claims([asked])[-1]
@@ -207,7 +233,6 @@ class Demo:
             run = runs[one.label]
             if run["status"] != "succeeded":
                 raise StackError(self._why(one, run))
-            self.succeeded += 1
         return runs
 
     def _why(self, asked: Asked, run: Mapping[str, Any]) -> str:

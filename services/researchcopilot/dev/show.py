@@ -1,5 +1,6 @@
 """How the demo looks: events, answers with their citations, counts; aligned, also with CJK."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ STATES = {
     "cancelled": ("magenta",),
     "kill -9": ("red", "bold"),
 }
+
+
+_HEADING = re.compile(r"^#+ ")
+_ESCAPED = re.compile(r"\\(\W)")
 
 
 def title(out: Terminal, number: int, text: str) -> None:
@@ -51,6 +56,20 @@ def answer(out: Terminal, label: str, question: str, result: Mapping[str, Any]) 
         _citation(out, citation, quoted=str(citation["quote"]) in text)
 
 
+def page(out: Terminal, markdown: str) -> None:
+    """A page of Markdown, indented; headings bold, what is said in passing dim."""
+    out.line()
+    for text in markdown.splitlines():
+        line = _ESCAPED.sub(r"\1", text)
+        if _HEADING.match(text):
+            _paragraph(out, f"**{_HEADING.sub('', line)}**")
+        elif out.colour and re.fullmatch(r" *\*[^*].*\*", text):
+            for part in wrap(line.replace("*", ""), out.columns - 8):
+                out.line("      " + out.tint(part, "dim"))
+        else:
+            _paragraph(out, line)
+
+
 def _paragraph(out: Terminal, text: str) -> None:
     """A line of Markdown: headings bold where there is a terminal, items with a hanging indent."""
     hanging = "  " if text.startswith("- ") else ""
@@ -67,6 +86,10 @@ def _paragraph(out: Terminal, text: str) -> None:
 def _citation(out: Terminal, citation: Mapping[str, Any], *, quoted: bool) -> None:
     """Document, heading and span; the quote itself only if the answer does not have it."""
     number = f"{'[' + str(citation['n']) + ']':>4}"
+    if citation["kind"] == "memory":
+        run = f"an earlier run, {citation['run_id']}"
+        out.line(f"      {out.tint(number, 'cyan')} {run}")
+        return
     names = [citation["title"]]
     if citation["heading"] and citation["heading"] != citation["title"]:
         names.append(citation["heading"])

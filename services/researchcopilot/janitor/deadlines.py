@@ -15,9 +15,9 @@ BATCH = 500
 async def expire(db: Database, redis: Queue) -> None:
     while True:
         moved = await moves.expire(db, limit=BATCH)
-        for run_id, _ in moved.verdicts:
-            EXPIRED.inc()
-            log.warning("failed at its deadline", extra={"run_id": run_id})
+        for (run_id, _), reason in zip(moved.verdicts, moved.reasons, strict=True):
+            EXPIRED.labels(reason).inc()
+            log.warning("failed at its deadline", extra={"run_id": run_id, "reason": reason})
         await push_moved(redis, moved)
         if len(moved.verdicts) < BATCH:
             return

@@ -12,7 +12,7 @@ from researchcopilot.core.settings import RecoverySettings
 from researchcopilot.janitor.metrics import MOVED
 from researchcopilot.storage import recovery, workers
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.queue import PROBE, Queue, parse_entry
+from researchcopilot.storage.queue import Queue, parse_entry, parse_probe
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ async def _move(db: Database, redis: Queue, queue: str, worker_id: str) -> None:
     entries = {text: entry for text in texts if (entry := parse_entry(text)) is not None}
     judged = await recovery.judge(db, [entry.run_id for entry in entries.values()])
     drop: list[str] = []
-    head: list[str] = [text for text in texts if text.startswith(PROBE)]
+    head: list[str] = [text for text in texts if parse_probe(text) is not None]
     later: list[tuple[Entry, float]] = []
     for text, entry in entries.items():
         found = judged.get(entry.run_id, recovery.Judged("drop"))

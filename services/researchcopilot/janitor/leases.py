@@ -6,12 +6,15 @@ last good sweep of any janitor, kept in Postgres.
 """
 
 import logging
-import time
+from dataclasses import replace
 
+from researchcopilot.core.models import Due
 from researchcopilot.core.settings import RecoverySettings
 from researchcopilot.janitor.metrics import RECLAIMED
+from researchcopilot.janitor.returning import Returning
 from researchcopilot.storage import moves, recovery
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.moves import Moved
 from researchcopilot.storage.push import push_moved
 from researchcopilot.storage.queue import Queue
 
@@ -20,28 +23,41 @@ BATCH = 500
 
 
 class Leases:
-    def __init__(self, db: Database, redis: Queue, settings: RecoverySettings) -> None:
+    def __init__(
+        self, db: Database, redis: Queue, settings: RecoverySettings, returning: Returning
+    ) -> None:
         self._db = db
         self._redis = redis
         self._settings = settings
-        self._not_before = 0.0
+        self._returning = returning
 
     async def sweep(self) -> None:
-        age = await recovery.duty_age(self._db, "leases")
-        away = max(self._settings.lease_s / 2, 2 * self._settings.sweep_s)
-        if age is not None and age > away:
-            log.info("the last sweep was %.1f s ago; leases get one more lease to renew", age)
-            self._not_before = time.monotonic() + self._settings.lease_s
-        await recovery.duty_done(self._db, "leases")
-        if time.monotonic() >= self._not_before:
-            await self._take_back()
+        lease_s = self._settings.lease_s
+        away_s = max(lease_s / 2, 2 * self._settings.sweep_s)
+        since = await recovery.sweep_begins(self._db, "leases", away_s)
+        if since is not None and since < lease_s:
+            log.info("janitors were away until %.1f s ago; workers renew first", since)
+            return
+        await self._take_back()
 
     async def _take_back(self) -> None:
-        while True:
-            moved = await moves.reclaim(self._db, limit=BATCH, max_losses=self._settings.max_losses)
-            for run_id, status in moved.verdicts:
-                RECLAIMED.labels(status).inc()
-                log.warning("taken back from a dead worker", extra={"run_id": run_id, "to": status})
-            await push_moved(self._redis, moved)
-            if len(moved.verdicts) < BATCH:
-                return
+        head: list[Due] = []
+        try:
+            while True:
+                moved = await moves.reclaim(
+                    self._db, limit=BATCH, max_losses=self._settings.max_losses
+                )
+                _tell(moved)
+                head += moved.head
+                await push_moved(self._redis, replace(moved, head=()))
+                if len(moved.verdicts) < BATCH:
+                    break
+        finally:
+            await self._returning.push(head)
+
+
+def _tell(moved: Moved) -> None:
+    for (run_id, status), reason in zip(moved.verdicts, moved.reasons, strict=True):
+        RECLAIMED.labels(reason, status).inc()
+        extra = {"run_id": run_id, "to": status, "reason": reason}
+        log.warning("taken back from a worker", extra=extra)

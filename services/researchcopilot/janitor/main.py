@@ -7,14 +7,20 @@ from collections.abc import Awaitable, Callable
 from researchcopilot.core.errors import ConfigError
 from researchcopilot.janitor.deadlines import expire
 from researchcopilot.janitor.delayed import add_due_soon
+from researchcopilot.janitor.depths import Depths
 from researchcopilot.janitor.entries import clear_dead
 from researchcopilot.janitor.leases import Leases
+from researchcopilot.janitor.memories import expire_memories
 from researchcopilot.janitor.metrics import FAILED, LAST_SUCCESS
+from researchcopilot.janitor.no_agent import count_without_agent
+from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
 from researchcopilot.janitor.retention import remove_old
+from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.service import Service, serve
+from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.workers import prune_workers
 
 
@@ -39,18 +45,27 @@ async def work(service: Service) -> None:
         beat.mark()
         FAILED.labels(name).inc()
 
+    returning = Returning(service.redis, service.stop, service.settings.recovery.spread_s)
+    locks = Locks(service.settings.redis)
     await asyncio.gather(
         *(
             every(seconds, duty, service.stop, name=name, done=succeeded, failed=failed)
-            for name, seconds, duty in duties(service)
+            for name, seconds, duty in duties(service, returning, locks)
         )
     )
+    await returning.close()
+    await locks.close()
 
 
-def duties(service: Service) -> list[tuple[str, float, Callable[[], Awaitable[object]]]]:
+def duties(
+    service: Service, returning: Returning, locks: Locks
+) -> list[tuple[str, float, Callable[[], Awaitable[object]]]]:
     """(name, seconds between rounds, what to do)."""
     db, redis, recovery = service.db, service.redis, service.settings.recovery
-    leases = Leases(db, redis, recovery)
+    leases = Leases(db, redis, recovery, returning)
+    queues = service.settings.worker.queues
+    depths = Depths(db, redis, lease_s=recovery.lease_s, queues=queues)
+    service.health.pages.append(depths.answer)
     return [
         ("redis", recovery.sweep_s, lambda: check_redis(db, redis)),
         ("leases", recovery.sweep_s, leases.sweep),
@@ -58,10 +73,19 @@ def duties(service: Service) -> list[tuple[str, float, Callable[[], Awaitable[ob
         ("deadlines", recovery.sweep_s, lambda: expire(db, redis)),
         ("probes", recovery.probe_s, lambda: find_lost(db, redis, recovery)),
         ("delayed", 60.0, lambda: add_due_soon(db, redis)),
+        ("parked", 60.0, lambda: free_forgotten(db, redis)),
+        ("no_agent", 3 * recovery.sweep_s, lambda: count_without_agent(db)),
         (
             "retention",
             service.settings.retention.sweep_s,
             lambda: remove_old(db, service.settings.retention, service.stop),
         ),
+        (
+            "expire_memories",
+            service.settings.jobs.memory_sweep_s,
+            lambda: expire_memories(db, locks),
+        ),
         ("workers", 3600.0, lambda: prune_workers(db)),
+        ("depths", recovery.sweep_s, depths.measure),
+        ("totals", 3 * recovery.sweep_s, depths.measure_rarely),
     ]

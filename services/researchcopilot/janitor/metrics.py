@@ -7,9 +7,27 @@ LAST_SUCCESS = Gauge(
 )
 FAILED = Counter("researchcopilot_duty_failures_total", "Rounds of a duty that failed", ["duty"])
 RECLAIMED = Counter(
-    "researchcopilot_reclaims_total", "Runs taken back from dead workers, by new status", ["status"]
+    "researchcopilot_reclaims_total",
+    "Runs taken back, by what became of their worker (left, silent, forgotten) and new status",
+    ["reason", "status"],
 )
-EXPIRED = Counter("researchcopilot_runs_expired_total", "Runs that failed at their deadline")
+RETURNING = Gauge(
+    "researchcopilot_reclaimed_waiting", "Runs taken back that are on their way to the head"
+)
+EXPIRED = Counter(
+    "researchcopilot_runs_expired_total",
+    "Runs that failed at their deadline: never_started, deadline",
+    ["reason"],
+)
+FORGOTTEN = Counter(
+    "researchcopilot_parked_forgotten_total",
+    "Parked runs that nobody would have freed; it must stay 0",
+)
+NO_AGENT = Gauge(
+    "researchcopilot_runs_without_agent",
+    "Runs that wait because a worker without their agent took them",
+    ["agent"],
+)
 MOVED = Counter(
     "researchcopilot_dead_entries_total", "Entries of dead workers, by verdict", ["verdict"]
 )

@@ -1,7 +1,8 @@
 """Logs: one JSON object a line, or aligned text where a person looks at a terminal.
 
-Every line carries what `bound` has put around it (worker_id, run_id, claim_no), also lines of
-libraries and of agents. Values are cleaned, so that no log line can break a collector.
+Every line carries what the process is (part, worker_id) and what `bound` has put around it
+(run_id, claim_no), also lines of libraries and of agents. Values are cleaned, so that no log line
+can break a collector.
 """
 
 import contextvars
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 _bound: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("bound", default={})  # noqa: B039
+_process: dict[str, Any] = {}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {
     "DEBUG": "\x1b[2m",
@@ -34,27 +36,49 @@ def bound(**fields: Any) -> Iterator[None]:
 
 
 def bind(**fields: Any) -> None:
-    """Add fields for the rest of this task; at start: of this process."""
+    """Add fields for the rest of this task."""
     _bound.set({**_bound.get(), **fields})
+
+
+def bind_process(**fields: Any) -> None:
+    """Add fields to every line of this process, also of its threads and of what runs already."""
+    _process.update(fields)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-    return {**_bound.get(), **extra}
+    return {**_process, **_bound.get(), **extra}
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # the arguments do not fit: what there is, rather than no line
+        return f"{_shown(record.msg)} {_shown(record.args)}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, Any] = {
             "time": self._time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
+            "message": _message(record),
         }
+        line = {**line, **_fields(record), **line}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=True, default=str)
+        try:
+            return json.dumps(line, ensure_ascii=True, allow_nan=False, default=_shown)
+        except Exception:  # NaN, a circle, keys that are no strings: shown as Python shows them
+            return json.dumps({key: _shown(value) for key, value in line.items()})
 
     @staticmethod
     def _time(record: logging.LogRecord) -> str:
@@ -72,10 +96,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         name = record.name.removeprefix("researchcopilot.")
-        extra = " ".join(f"{key}={value}" for key, value in _fields(record).items())
+        extra = " ".join(f"{key}={_shown(value)}" for key, value in _fields(record).items())
         line = (
             f"{clock}.{int(record.msecs):03d} {record.levelname.lower():<7} "
-            f"{name:<16} {record.getMessage()}"
+            f"{name:<16} {_message(record)}"
         )
         if extra:
             line += f"  \x1b[2m{extra}\x1b[0m" if self.colour else f"  {extra}"

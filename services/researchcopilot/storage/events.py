@@ -7,9 +7,7 @@ is capped and expires; losing it costs a reader the progress, never the result.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from researchcopilot.core.text import dumps
 from researchcopilot.storage.queue import Queue
 
 KEPT = 1000
@@ -18,13 +16,13 @@ KEPT_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that an agent said. `n` counts within its claim, from 1."""
+    """One thing that an agent said. `n` counts within its claim, from 1; `data` is JSON text."""
 
     run_id: str
     claim_no: int
     n: int
     kind: str
-    data: dict[str, Any]
+    data: str
 
 
 async def append(queue: Queue, events: Sequence[Event]) -> None:
@@ -34,7 +32,7 @@ async def append(queue: Queue, events: Sequence[Event]) -> None:
         key = queue.key(f"events:{event.run_id}")
         commands.append(
             ("XADD", key, "MAXLEN", "~", str(KEPT), f"{event.claim_no}-{event.n}",
-             "kind", event.kind, "data", dumps(event.data))
+             "kind", event.kind, "data", event.data)
         )  # fmt: skip
         commands.append(("EXPIRE", key, str(KEPT_S)))
     await queue.all(commands, fenced=True)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from psycopg import errors
 
-from researchcopilot.core.errors import LostClaim, Unavailable
+from researchcopilot.core.errors import LostClaim, LostLock, Unavailable
 from researchcopilot.core.models import Claim
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.keeper import Held
+from researchcopilot.storage.lock import check_fence
 from researchcopilot.storage.sql import load
 
 _SQL = load("indexes")
@@ -116,8 +118,11 @@ async def get_blob(db: Database, sha256: str) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-async def publish(db: Database, workspace_id: int, new: NewVersion) -> int | None:
-    """The new version's number, or None if another builder was faster.
+async def publish(
+    db: Database, workspace_id: int, new: NewVersion, held: Held | None = None
+) -> int | None:
+    """The new version's number, or None if another builder was faster, or has taken the lock that
+    we `held` (with a fence) while we built.
 
     Raises BlobsMissing if a piece is not there: put them again, then publish again.
     """
@@ -139,9 +144,13 @@ async def publish(db: Database, workspace_id: int, new: NewVersion) -> int | Non
     async with db.transaction() as connection:
         await connection.execute(_SQL["publish_lock"], {"workspace_id": workspace_id})
         try:
+            if held is not None:
+                await check_fence(connection, held)
             cursor = await connection.execute(_SQL["publish"], params)
         except errors.ForeignKeyViolation as error:
             raise BlobsMissing(str(error)) from error
+        except LostLock:
+            return None
         row = await cursor.fetchone()
     return None if row is None else int(row[0])
 

@@ -27,12 +27,14 @@ _SQL = load("moves")
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a sweep did: the verdicts (run_id, new status), and what has to be pushed for it.
+    """What a sweep did: the verdicts (run_id, new status) with a reason for each, and what has to
+    be pushed for it.
 
     `head` goes to the head of its queue (it has waited already), `tail` to the tail (unparked).
     """
 
     verdicts: tuple[tuple[str, str], ...]
+    reasons: tuple[str, ...] = ()
     head: tuple[Due, ...] = ()
     tail: tuple[Due, ...] = ()
 
@@ -74,7 +76,8 @@ def _verdict(worker_id: str, row: tuple[Any, ...]) -> Verdict:
 async def finish(
     db: Database, worker_id: str, outcomes: Sequence[Outcome]
 ) -> tuple[list[Finished], list[Due]]:
-    """running → where each outcome leads; the verdicts in order, and what was unparked."""
+    """running → where each outcome leads; the verdicts in order, and what has to be pushed: what
+    was unparked, and what follows the runs that succeeded."""
     rows = await db.rows(
         _SQL["finish"],
         {
@@ -85,11 +88,13 @@ async def finish(
             "results": [outcome.result for outcome in outcomes],
             "errors": [dumps(o.error) if o.error is not None else None for o in outcomes],
             "delays": [outcome.delay_s for outcome in outcomes],
+            "follow_ups": [outcome.follow_up for outcome in outcomes],
         },
     )
-    verdicts = {row[0]: Finished(row[0], row[1]) for row in rows if row[1] != "push"}
-    unparked = [Due(row[3], Entry(row[2], row[0])) for row in rows if row[1] == "push"]
-    return [verdicts[outcome.run_id] for outcome in outcomes], unparked
+    # By run and claim: a worker may end one run twice, the claim it has lost and the one it has.
+    verdicts = {(row[0], row[5]): Finished(row[0], row[1]) for row in rows if row[1] != "push"}
+    pushes = [Due(row[3], Entry(row[2], row[0]), row[4]) for row in rows if row[1] == "push"]
+    return [verdicts[outcome.run_id, outcome.claim_no] for outcome in outcomes], pushes
 
 
 async def cancel(
@@ -124,14 +129,20 @@ async def replay(
 
 
 async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:
-    """Take back runs whose lease has run out: at most `limit`."""
+    """Take back runs whose lease has run out: at most `limit`. Reasons: left, silent, forgotten."""
     rows = await db.rows(_SQL["reclaim"], {"limit": limit, "max_losses": max_losses})
     return _moved(rows)
 
 
 async def expire(db: Database, *, limit: int) -> Moved:
-    """Fail queued runs that are past their deadline: at most `limit`."""
+    """Fail queued runs that are past their deadline: at most `limit`. Reasons: never_started,
+    deadline."""
     return _moved(await db.rows(_SQL["expire"], {"limit": limit}))
+
+
+async def free(db: Database, session_ids: Sequence[str]) -> Moved:
+    """Free the next in line of sessions that nobody would free; see `free_1`. None is expected."""
+    return _moved(await db.rows(_SQL["free"], {"session_ids": list(session_ids)}))
 
 
 def _moved(rows: Sequence[tuple[Any, ...]]) -> Moved:
@@ -140,6 +151,7 @@ def _moved(rows: Sequence[tuple[Any, ...]]) -> Moved:
 
     return Moved(
         tuple((row[0], row[1]) for row in rows if row[1] != "push"),
+        tuple(row[4] for row in rows if row[1] != "push"),
         head=tuple(due(row) for row in rows if row[1] == "queued"),
         tail=tuple(due(row) for row in rows if row[1] == "push"),
     )

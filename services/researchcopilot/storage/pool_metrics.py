@@ -10,11 +10,12 @@ from researchcopilot.storage.db import Database
 
 
 class _Pool(Collector):
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    """One for the process, registered once; `db` is the pool that is open now."""
+
+    db: Database | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        stats = self._db.pool.get_stats()
+        stats = self.db.pool.get_stats() if self.db else {}
         size, idle = stats.get("pool_size", 0), stats.get("pool_available", 0)
         connections = GaugeMetricFamily(
             "researchcopilot_database_connections", "Of this process's pool", labels=["state"]
@@ -34,6 +35,11 @@ class _Pool(Collector):
         )
 
 
+_POOL = _Pool()
+
+
 def watch_pool(db: Database) -> None:
-    """Tell of this pool from now on. Once in a process."""
-    REGISTRY.register(_Pool(db))
+    """Tell of this pool from now on."""
+    if _POOL.db is None:
+        REGISTRY.register(_POOL)
+    _POOL.db = db

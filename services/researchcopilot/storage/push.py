@@ -6,8 +6,9 @@ the janitor's probe finds queued runs that stand in no list.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from itertools import groupby
+from typing import Any
 
 from researchcopilot.core.errors import Busy, Unavailable
 from researchcopilot.core.models import Due
@@ -34,9 +35,7 @@ class Pusher:
     def push(self, hints: Sequence[Due]) -> None:
         """Start to push, in the order given; does not wait."""
         if hints:
-            task = asyncio.create_task(self._deliver(hints))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._deliver(hints))
 
     def tell(self, asked: Sequence[tuple[str, str]]) -> None:
         """Tell workers at once that runs of theirs were asked to stop: (worker_id, run_id).
@@ -44,9 +43,22 @@ class Pusher:
         Whom this does not reach is told by its next renewal.
         """
         if asked:
-            task = asyncio.create_task(self._tell(asked))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._tell(asked))
+
+    def wake(self, what: str) -> None:
+        """Wake who sleeps until something of this is due: it is due earlier now."""
+        self._start(self._wake(what))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wake(self, what: str) -> None:
+        try:
+            await self._queue.wake(what)
+        except Unavailable as error:
+            log.info("nobody was woken for %s; they look by themselves: %s", what, error)
 
     async def _tell(self, asked: Sequence[tuple[str, str]]) -> None:
         try:

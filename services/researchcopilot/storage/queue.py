@@ -13,8 +13,8 @@ away raises becomes Unavailable; every verb is safe to repeat, at worst an id st
 the claim sorts out.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,15 +22,21 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import RedisError, ResponseError
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.models import Entry
 from researchcopilot.core.settings import RedisSettings
 from researchcopilot.storage.lua import load
+from researchcopilot.storage.told import told as _told
 
 BLOCK_S = 1.0
+PINGS = (5, 10)  # a subscribed connection is asked after so many seconds without a word
+SILENT = 15  # and given up after so many
 PROBE = "probe."
+WAKE = "wake"  # the channel of those who sleep until something is due
+SCHEDULES = "schedules"
+_ENTRY = re.compile(r"[1-9][0-9]{0,9}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PROBE = re.compile(r"probe\.[0-9]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +61,29 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class DueMoved:
-    """What `due` did; `next_s` is None when the delayed set is empty. Seconds."""
+    """What `due` did, in seconds: how late each entry was that was moved; when the next is due
+    (None: the delayed set is empty). `overdue`: due, and more than were asked for."""
 
-    moved: int
+    late_s: tuple[float, ...]
     next_s: float | None
-    late_s: float
+    overdue: int
 
 
 def parse_entry(text: str) -> Entry | None:
-    """None for what is no entry of ours (a probe, or something put there by hand)."""
-    workspace, dot, run_id = text.partition(".")
-    if not (dot and workspace.isascii() and workspace.isdigit() and len(run_id) == 36):
+    """None for what is no entry of ours (a probe, or something put there by hand).
+
+    Strict: an id that Postgres would refuse, or give back in another form, would poison the claim
+    of all that were taken with it.
+    """
+    if _ENTRY.fullmatch(text) is None:
         return None
+    workspace, _, run_id = text.partition(".")
     return Entry(int(workspace), run_id)
 
 
-@asynccontextmanager
-async def _told() -> AsyncIterator[None]:
-    try:
-        yield
-    except ResponseError as error:
-        # LOADING, READONLY, OOM, MISCONF …: up, but of no use now. A wrong type is a real fault.
-        if str(error).startswith("WRONGTYPE"):
-            raise
-        raise Unavailable(f"Redis refuses: {error}") from error
-    except (RedisError, OSError, TimeoutError) as error:
-        raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
+def parse_probe(text: str) -> int | None:
+    """The microseconds of a probe; None for anything else."""
+    return int(text.removeprefix(PROBE)) if _PROBE.fullmatch(text) else None
 
 
 class Queue:
@@ -143,7 +146,7 @@ class Queue:
 
     async def delay(self, queue: str, waits: Sequence[tuple[Entry, float]]) -> None:
         """Into the delayed set, each due after its wait in seconds."""
-        await self._run("delay", [self.delayed(queue)], _pairs(waits))
+        await self._run("delay", [self.delayed(queue)], [*self._woken(queue), *_pairs(waits)])
 
     async def wait(self, queue: str, worker_id: str) -> str | None:
         """The oldest entry, moved into this worker's hands; None after a second without one.
@@ -187,14 +190,25 @@ class Queue:
     async def later(self, queue: str, worker_id: str, waits: Sequence[tuple[Entry, float]]) -> None:
         """From this worker's hands into the delayed set."""
         keys = [self.processing(queue, worker_id), self.delayed(queue)]
-        await self._run("later", keys, _pairs(waits))
+        await self._run("later", keys, [*self._woken(queue), *_pairs(waits)])
 
     async def due(self, queue: str, limit: int = 500) -> DueMoved:
         """What is due, from the delayed set to the tail."""
-        moved, wait, late = await self._run(
+        wait, overdue, *late = await self._run(
             "due", [self.delayed(queue), self.waiting(queue)], [limit]
         )
-        return DueMoved(int(moved), None if wait < 0 else wait / 1e6, late / 1e6)
+        late_s = tuple(microseconds / 1e6 for microseconds in late)
+        return DueMoved(late_s, None if wait < 0 else wait / 1e6, overdue)
+
+    # Wake-ups: who sleeps until a time is told of an earlier one. A lost one costs a pause.
+
+    async def wake(self, what: str) -> None:
+        """Wake those who listen to WAKE; for `queue:<queue>` the scripts do it."""
+        async with _told():
+            await cast(Awaitable[Any], self._redis.publish(self.key(WAKE), what))
+
+    def _woken(self, queue: str) -> tuple[str, str]:
+        return self.key(WAKE), f"queue:{queue}"
 
     # Hands and depths
 
@@ -244,14 +258,30 @@ class Queue:
         """Publish to each (worker_id, run_id) that the run was asked to stop."""
         await self.all([("PUBLISH", self.key(f"cancel:{worker}"), run) for worker, run in asked])
 
-    async def told(self, worker_id: str) -> AsyncIterator[str]:
+    async def told(self, worker_id: str) -> AsyncGenerator[str, None]:
         """Run ids that were asked to stop, as they are published; ends with Unavailable."""
+        async for run_id in self.published(f"cancel:{worker_id}"):
+            if run_id is not None:
+                yield run_id
+
+    async def published(self, channel: str) -> AsyncGenerator[str | None, None]:
+        """What is published there, as it comes; None once it is listened to, and for each second
+        without a word. Ends with Unavailable.
+
+        A connection that nothing comes back on is noticed by pings: TCP alone would wait for ever.
+        """
         async with _told(), self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
-            await pubsub.subscribe(self.key(f"cancel:{worker_id}"))
-            while True:
+            await pubsub.subscribe(self.key(channel))
+            yield None
+            quiet = 0
+            while quiet < SILENT:
                 message = await pubsub.get_message(timeout=BLOCK_S)
-                if message is not None:
-                    yield str(message["data"])
+                quiet = quiet + 1 if message is None else 0
+                if message is None or message["type"] == "message":
+                    yield None if message is None else str(message["data"])
+                if quiet in PINGS:
+                    await pubsub.ping()
+        raise Unavailable("Redis does not answer: no word from it on a subscribed connection")
 
     # Probes
 

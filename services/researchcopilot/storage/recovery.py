@@ -52,7 +52,7 @@ async def database_time(db: Database) -> int:
 async def lost_pushes(db: Database, queue: str, before_us: int, limit: int = 500) -> list[Entry]:
     """Runs that belong in the list since before that time, oldest first; marked as hinted."""
     rows = await db.rows(_SQL["lost"], {"queue": queue, "before_us": before_us, "limit": limit})
-    return [Entry(row[1], row[0]) for row in sorted(rows, key=lambda row: row[2])]
+    return [Entry(row[1], row[0]) for row in sorted(rows, key=lambda row: row[2:])]
 
 
 async def due_soon(db: Database, queue: str) -> list[tuple[Entry, float]]:
@@ -64,14 +64,12 @@ async def due_soon(db: Database, queue: str) -> list[tuple[Entry, float]]:
     return found
 
 
-async def duty_age(db: Database, name: str) -> float | None:
-    """Seconds since a duty's last success anywhere, by the database's clock; None: never."""
-    row = await db.one(_SQL["duty_age"], {"name": name})
-    return None if row is None else float(row["age_s"])
-
-
-async def duty_done(db: Database, name: str) -> None:
-    await db.execute(_SQL["duty_done"], {"name": name})
+async def sweep_begins(db: Database, name: str, away_s: float) -> float | None:
+    """Note a sweep; the seconds since janitors were last away (for more than `away_s` none of them
+    swept), by the database's clock; None: never."""
+    await db.execute(_SQL["sweep"], {"name": name, "away_s": away_s})
+    row = await db.one(_SQL["since_away"], {"name": name})
+    return None if row is None else float(row["since_s"])
 
 
 # Rebuild

@@ -5,7 +5,7 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.sql import load
 
 _SQL = load("retention")
-KINDS = ("runs", "sessions", "keys")
+KINDS = ("runs", "sessions", "keys", "ticks", "stats")
 DAY_S = 86_400.0
 
 

@@ -4,7 +4,6 @@ Inserted while (run, claim_no, worker) is running, under a share lock on the run
 reclaim can come between the look and the insert.
 """
 
-import json
 from typing import Any
 
 from researchcopilot.core.errors import LostClaim
@@ -25,7 +24,7 @@ async def record_step(db: Database, claim: Claim, name: str, value: str) -> Any:
 
     Raises LostClaim when the run is no longer this claim's.
     """
-    row = await db.one(
+    rows = await db.rows(
         _SQL["record"],
         {
             "run_id": claim.run_id,
@@ -35,6 +34,6 @@ async def record_step(db: Database, claim: Claim, name: str, value: str) -> Any:
             "value": value,
         },
     )
-    if row is None or not row["in_charge"]:
+    if not rows:
         raise LostClaim
-    return json.loads(value) if row["kept"] is None else row["kept"]
+    return rows[0][0]

@@ -32,6 +32,7 @@ async def register(db: Database, worker: WorkerInfo) -> None:
                 "queue": agent.queue,
                 "description": agent.description,
                 "input_schema": agent.input_schema,
+                "max_attempts": agent.max_attempts,
             }
             for agent in agents
         ]

@@ -7,10 +7,10 @@ since a run whose failure cannot be written would be running for ever.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from researchcopilot.core.errors import Unavailable
-from researchcopilot.core.models import Finished, Outcome
+from researchcopilot.core.models import Claim, Finished, Outcome
 from researchcopilot.runtime.batch import Group, Limits
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
@@ -23,11 +23,21 @@ log = logging.getLogger(__name__)
 
 
 class Finisher:
-    def __init__(self, db: Database, worker_id: str, handback: Handback, pusher: Pusher) -> None:
+    """`count` is told of each claim that ended: what became of it, and its seconds."""
+
+    def __init__(
+        self,
+        db: Database,
+        worker_id: str,
+        handback: Handback,
+        pusher: Pusher,
+        count: Callable[[Claim, str, float], None] = lambda claim, word, seconds: None,
+    ) -> None:
         self._db = db
         self._worker_id = worker_id
         self._handback = handback
         self._pusher = pusher
+        self._count = count
         self._group: Group[Outcome, Finished] = Group(
             self._send,
             again=lambda error: isinstance(error, Unavailable),
@@ -38,23 +48,36 @@ class Finisher:
     async def finish(self, hand: Hand, outcome: Outcome) -> None:
         """Commit how a claim ended, and hand its entry back. Returns when the slot is free."""
         try:
-            finished = await self._group(outcome, size=len(outcome.result or ""))
+            size = len(outcome.result or "") + len(outcome.follow_up or "")
+            finished = await self._group(outcome, size=size)
         except Exception as error:
             log.exception("Postgres refuses how this run ended; it is failed without its result")
             finished = await self._group(_bare(outcome, error))
         self._tell(hand, outcome, finished.verdict)
         self._hand_back(hand, outcome, finished.verdict)
 
+    def lost(self, hand: Hand) -> None:
+        """A claim that is another worker's now: what was done here is dropped, and counted."""
+        FINISHED.labels(hand.claim.queue, hand.claim.agent, "stale").inc()
+        log.warning(
+            "another worker has this run now; what was done here is dropped",
+            extra={"run_id": hand.claim.run_id, "claim_no": hand.claim.claim_no},
+        )
+        self._handback.give("drop", hand.claim.queue, hand.entry)
+
     async def _send(self, outcomes: Sequence[Outcome]) -> list[Finished]:
-        finished, unparked = await moves.finish(self._db, self._worker_id, outcomes)
-        self._pusher.push(unparked)
+        finished, pushes = await moves.finish(self._db, self._worker_id, outcomes)
+        self._pusher.push(pushes)
         return finished
 
     def _hand_back(self, hand: Hand, outcome: Outcome, verdict: str) -> None:
         queue, entry = hand.claim.queue, hand.entry
-        if verdict == "queued":
+        # `already`: the first answer was lost, and with it where a retry or release has led. An
+        # entry too many is dropped by the next claim, one too few would wait for a probe.
+        again = verdict == "already" and outcome.kind in ("retry", "release")
+        if verdict == "queued" or again:
             kind = "head" if outcome.kind == "release" and outcome.delay_s <= 0 else "later"
-            self._handback.give(kind, queue, entry, outcome.delay_s)
+            self._handback.give(kind, queue, entry, outcome.delay_s, hand.claimed_at)
         else:
             self._handback.give("drop" if verdict == "stale" else "ack", queue, entry)
 
@@ -64,6 +87,7 @@ class Finisher:
         seconds = time.monotonic() - hand.claimed_at
         FINISHED.labels(claim.queue, claim.agent, word).inc()
         RAN.labels(claim.queue, claim.agent).observe(seconds)
+        self._count(claim, word, seconds)
         level = logging.WARNING if word in ("failed", "stale") else logging.INFO
         if log.isEnabledFor(level):
             extra = {

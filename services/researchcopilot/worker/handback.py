@@ -20,12 +20,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """One entry on its way: `ack` ended here, `drop` not ours, `later` delayed, `head` at once."""
+    """One entry on its way: `ack` ended here, `drop` not ours, `later` delayed, `head` at once.
+
+    `since` orders those that go to the head together: the oldest ends up in front.
+    """
 
     kind: str
     queue: str
     entry: str
     wait_s: float = 0.0
+    since: float = 0.0
 
 
 class Handback:
@@ -41,10 +45,12 @@ class Handback:
         )
         self.known: set[tuple[str, str]] = set()
 
-    def give(self, kind: str, queue: str, entry: str, wait_s: float = 0.0) -> None:
+    def give(
+        self, kind: str, queue: str, entry: str, wait_s: float = 0.0, since: float = 0.0
+    ) -> None:
         """Start to hand one entry back; does not wait."""
         try:
-            handed = self._group.join(Back(kind, queue, entry, wait_s))
+            handed = self._group.join(Back(kind, queue, entry, wait_s, since))
         except Busy as error:
             self._left(queue, entry, error)
         else:
@@ -73,7 +79,8 @@ class Handback:
         elif kind == "drop":
             await self._redis.drop(queue, self._worker_id, entries)
         elif kind == "head":
-            await self._redis.release(queue, self._worker_id, entries)
+            oldest_first = sorted(backs, key=lambda back: back.since)
+            await self._redis.release(queue, self._worker_id, [back.entry for back in oldest_first])
         else:
             waits = [(parse_entry(b.entry), b.wait_s) for b in backs]
             await self._redis.later(

@@ -5,6 +5,7 @@ that the thread finds out comes back through `call_soon_threadsafe`.
 """
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -31,6 +32,7 @@ class Hand:
     lease_until: float  # monotonic
     over: asyncio.Future[None]  # the agent has returned, or there is a reason to end without it
     claimed_at: float = field(default_factory=time.monotonic)
+    time_left: float = math.inf  # seconds from the claim to the run's deadline
     emitted: int = 0
     ending: Ending | None = None
     _renewed: asyncio.Event = field(default_factory=asyncio.Event)

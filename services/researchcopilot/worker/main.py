@@ -1,9 +1,11 @@
 """`python -m researchcopilot worker`: settings, health, servers, then the worker until SIGTERM."""
 
+import asyncio
 import contextlib
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,23 +17,30 @@ from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import WorkerInfo
 from researchcopilot.core.settings import Settings
 from researchcopilot.runtime import log
-from researchcopilot.runtime.loop import run
+from researchcopilot.runtime.loop import leave, run
 from researchcopilot.service import Service, serve
+from researchcopilot.worker.calls import contain_tasks
 from researchcopilot.worker.take import Taker
 from researchcopilot.worker.worker import Worker
+
+MAIN = threading.main_thread()
 
 
 def main(argv: list[str]) -> int:
     if argv:
         raise ConfigError(f"worker takes no arguments (got {argv[0]!r}); see `settings`.")
-    return run(serve("worker", os.environ, work))
+    code = run(serve("worker", os.environ, work))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not MAIN):
+        leave(code)  # an agent's own threads, which Python would wait for
+    return code
 
 
-async def work(service: Service) -> None:
+async def work(service: Service) -> int:
     settings = service.settings
     agents = load_agents()
     info = describe(settings, agents)
-    log.bind(worker_id=info.worker_id)
+    log.bind_process(worker_id=info.worker_id)
+    contain_tasks(asyncio.get_running_loop())
     with cache_folder(settings.worker.cache_dir) as folder:
         worker = Worker(
             settings,
@@ -44,6 +53,7 @@ async def work(service: Service) -> None:
         )
         watch(service, worker)
         await worker.run()
+        return worker.exit_code
 
 
 def describe(settings: Settings, agents: Mapping[str, Agent]) -> WorkerInfo:

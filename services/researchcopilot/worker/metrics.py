@@ -26,6 +26,19 @@ EMITS_LOST = Counter("researchcopilot_events_given_up_total", "Events that could
 ABANDONED = Counter(
     "researchcopilot_agents_abandoned_total", "Agents that went on after they were told to stop"
 )
+LOST_THREADS = Gauge(
+    "researchcopilot_lost_threads", "Threads that agents keep although their run has ended"
+)
+ISOLATED = Counter(
+    "researchcopilot_runs_isolated_total", "Runs that got a process of their own, by why", ["why"]
+)
+CRASHED = Counter(
+    "researchcopilot_agents_crashed_total", "Processes of isolated runs that ended early", ["how"]
+)
+TOLD = Counter(
+    "researchcopilot_cancellations_told_total", "Runs in hand that were asked to stop, by whom",
+    ["by"],
+)  # fmt: skip
 FOUND = Counter(
     "researchcopilot_entries_found_total", "Entries in this worker's list that it did not know"
 )

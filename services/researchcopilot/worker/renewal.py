@@ -19,7 +19,7 @@ from researchcopilot.core.errors import Unavailable
 from researchcopilot.runtime.loop import Beat
 from researchcopilot.storage.renewal import Renewer
 from researchcopilot.worker.hands import Ending, Hands
-from researchcopilot.worker.metrics import RENEWALS
+from researchcopilot.worker.metrics import RENEWALS, TOLD
 
 log = logging.getLogger(__name__)
 EXIT_BLOCKED = 70
@@ -48,9 +48,12 @@ class RenewalThread(threading.Thread):
         self._loop = loop
         self._unknown = unknown
         self._stopping = threading.Event()
+        self._looked_at = time.monotonic()
+        self._answered = threading.Event()
+        self._answered.set()
+        self._blocked_for = 0.0
         self._told_blocked = False
         self.renewed = Beat()
-        self.loop_beat = Beat()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -80,7 +83,6 @@ class RenewalThread(threading.Thread):
         if not self._renewer.beat(self._worker_id):
             self._on_loop(self._unknown)
         self.renewed.mark()
-        self._on_loop(self.loop_beat.mark)
 
     def _apply(self, verdicts: dict[tuple[str, int], str], until: float) -> None:
         for key, verdict in verdicts.items():
@@ -93,6 +95,8 @@ class RenewalThread(threading.Thread):
             else:
                 hand.renewed(until)
                 if verdict == "cancel":
+                    if hand.ending is None:
+                        TOLD.labels("renewal").inc()
                     hand.end(Ending.CANCELLED)
 
     def _on_loop(self, call: Callable[..., None], *args: object) -> None:
@@ -102,20 +106,31 @@ class RenewalThread(threading.Thread):
             self._stopping.set()  # the loop has ended
 
     def _watch_loop(self) -> None:
-        age = self.loop_beat.age
-        self._on_loop(self.loop_beat.mark)
-        if age < max(self._blocked_s / 4, self._lease_s):
-            self._told_blocked = False
+        """Has the loop answered since the last look? Time in which this thread did not run either
+        (the process was stopped) is nobody's fault: it counts as one lease at most."""
+        now = time.monotonic()
+        looked_at, self._looked_at = self._looked_at, now
+        if self._answered.is_set():
+            self._answered.clear()
+            self._blocked_for, self._told_blocked = 0.0, False
+            self._on_loop(self._answered.set)
             return
-        if age >= self._blocked_s:
-            log.critical(
-                "the event loop has been blocked for %.0f s; this worker ends so that its runs go "
-                "elsewhere. An async agent does blocking work: make it a plain def, which runs in "
-                "a thread. The stack follows.",
-                age,
-            )
-            faulthandler.dump_traceback(sys.__stderr__ or 2)
-            os._exit(EXIT_BLOCKED)
-        if not self._told_blocked:
+        self._blocked_for += min(now - looked_at, self._lease_s)
+        if self._blocked_for >= self._blocked_s:
+            self._end_process()
+        if self._blocked_for >= max(self._blocked_s / 4, self._lease_s) and not self._told_blocked:
             self._told_blocked = True
-            log.error("the event loop has been blocked for %.1f s by one of the agents", age)
+            log.error(
+                "one of the agents blocks the event loop, for %.1f s already; its leases are kept",
+                self._blocked_for,
+            )
+
+    def _end_process(self) -> None:
+        log.critical(
+            "the event loop has been blocked for %.0f s (RC_BLOCKED_SECONDS=%g); this worker ends "
+            "with code %d so that its runs go elsewhere. An async agent does blocking work: make "
+            "it a plain def, which runs in a thread. The stack follows.",
+            self._blocked_for, self._blocked_s, EXIT_BLOCKED,
+        )  # fmt: skip
+        faulthandler.dump_traceback(sys.__stderr__ or 2)
+        os._exit(EXIT_BLOCKED)

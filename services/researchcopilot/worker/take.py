@@ -7,8 +7,9 @@ that an entry whose BLMOVE answer was lost counts as taken.
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from researchcopilot.core.backoff import reconnect_delays
@@ -18,22 +19,25 @@ from researchcopilot.core.models import Claim, Verdict
 from researchcopilot.runtime.loop import Beat, Stop
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.queue import PROBE, Queue, parse_entry
+from researchcopilot.storage.queue import Queue, parse_entry, parse_probe
 from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.metrics import FOUND, GROUPS, VERDICTS, WAITED
 from researchcopilot.worker.slots import Slots
 
 log = logging.getLogger(__name__)
 COMPARE_S = 60.0
+REFUSED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A claim with the entry that brought it and the monotonic time at which its lease ends."""
+    """A claim with the entry that brought it, the monotonic time at which its lease ends, and the
+    seconds from the claim to the run's deadline."""
 
     claim: Claim
     entry: str
     lease_until: float
+    time_left: float
 
 
 class Taker:
@@ -62,7 +66,7 @@ class Taker:
         self._lease_s = lease_s
         self._stop = stop
         self._start = start
-        self._compared = 0.0
+        self._compared = -math.inf
         self._delays = reconnect_delays()
         self._more = False
 
@@ -73,17 +77,22 @@ class Taker:
                 continue
             try:
                 entries = await self._take()
+                self.beat.mark()
+                if entries:
+                    await self._receive(entries)
+                self._delays = reconnect_delays()
             except Unavailable as error:
                 log.warning("queue %s: %s", self.queue, error)
-                self._compared = 0.0
                 # A server that is away is seen, not slept through: a restart of us cannot help.
                 self.beat.mark()
-                await self._stop.wait(next(self._delays))
-                continue
-            self._delays = reconnect_delays()
-            self.beat.mark()
-            if entries:
-                await self._receive(entries)
+                await self._trouble(next(self._delays))
+            except Exception:
+                log.exception("queue %s: taking failed; it goes on in a moment", self.queue)
+                await self._trouble(1.0)
+
+    async def _trouble(self, pause_s: float) -> None:
+        self._compared = -math.inf
+        await self._stop.wait(pause_s)
 
     async def _slot_or_stop(self) -> bool:
         """True when a slot is free. Full hands are no reason to call this loop stuck."""
@@ -95,17 +104,18 @@ class Taker:
         return True
 
     async def _take(self) -> list[str]:
+        free = self.slots.free
         if time.monotonic() - self._compared > COMPARE_S:
             found = await self._unknown_in_hands()
-            self._compared = time.monotonic()
+            if len(found) <= free:
+                self._compared = time.monotonic()
             if found:
-                return found[: self.slots.free]
-        free = self.slots.free
+                return found[:free]
         entries = await self._redis.take(self.queue, self._worker_id, free) if self._more else []
         if not entries:
             first = await self._redis.wait(self.queue, self._worker_id)
-            entries = [first] if first else []
-            if first and free > 1:
+            entries = [] if first is None else [first]
+            if entries and free > 1:
                 entries += await self._redis.take(self.queue, self._worker_id, free - 1)
         self._more = len(entries) > 1
         return entries
@@ -117,43 +127,71 @@ class Taker:
             FOUND.inc(len(found))
             log.info("queue %s: %d entries in this worker's list were unknown to it",
                      self.queue, len(found))  # fmt: skip
-            if len(found) > self.slots.free:
-                self._compared = 0.0
         return found
 
     async def _receive(self, entries: Sequence[str]) -> None:
         by_run: dict[str, str] = {}
+        probes: list[str] = []
         for text in entries:
             self._handback.known.add((self.queue, text))
             entry = parse_entry(text)
             if entry is not None and entry.run_id not in by_run:
                 by_run[entry.run_id] = text
-            elif text.startswith(PROBE):
-                await self._probed(text)
+            elif parse_probe(text) is not None:
+                probes.append(text)
             else:
                 self._handback.give("drop", self.queue, text)
+        if self._stop.is_set:
+            self._give_back([*by_run.values(), *probes])
+            return
         if by_run:
             await self._claim(by_run)
+        # Not before the claim: what was taken with a probe, and not claimed yet, would look lost.
+        for probe in probes:
+            await self._probed(probe)
+
+    def _give_back(self, entries: Iterable[str]) -> None:
+        for entry in entries:
+            self._handback.give("head", self.queue, entry, since=time.monotonic())
 
     async def _probed(self, probe: str) -> None:
         try:
             await self._redis.probed(self.queue, self._worker_id, probe)
-        except (Unavailable, ValueError) as error:
+        except Exception as error:
             log.warning("a probe is dropped: %s", error)
             self._handback.give("drop", self.queue, probe)
         else:
             self._handback.known.discard((self.queue, probe))
 
-    async def _claim(self, by_run: dict[str, str]) -> None:
+    async def _claim(self, by_run: Mapping[str, str]) -> None:
+        """Runs start in the order of their entries. A group that Postgres refuses is halved, until
+        the one that it refuses stands alone; that waits, and is seen in the log."""
         sent = time.monotonic()
         GROUPS.labels("claim").observe(len(by_run))
-        verdicts = await self._claim_patiently(list(by_run))
-        if verdicts is None:
-            for entry in by_run.values():
-                self._handback.give("head", self.queue, entry)
+        try:
+            verdicts = await self._claim_patiently(list(by_run))
+        except Exception:
+            await self._refused(by_run)
             return
-        for verdict in verdicts:
-            self._follow(verdict, by_run[verdict.run_id], sent + self._lease_s)
+        if verdicts is None:
+            self._give_back(by_run.values())
+            return
+        found = {verdict.run_id: verdict for verdict in verdicts}
+        for run_id, entry in by_run.items():
+            self._follow(found[run_id], entry, sent + self._lease_s)
+
+    async def _refused(self, by_run: Mapping[str, str]) -> None:
+        if len(by_run) > 1:
+            members = list(by_run.items())
+            middle = len(members) // 2
+            await self._claim(dict(members[:middle]))
+            await self._claim(dict(members[middle:]))
+            return
+        for run_id, entry in by_run.items():
+            log.exception("this run cannot be claimed; it is tried again in %g s", REFUSED_S,
+                          extra={"run_id": run_id})  # fmt: skip
+            self._handback.give("later", self.queue, entry, REFUSED_S)
+        await self._stop.wait(1.0)
 
     async def _claim_patiently(self, run_ids: list[str]) -> list[Verdict] | None:
         """None if asked to stop while Postgres is away. The same claim id each time."""
@@ -177,8 +215,15 @@ class Taker:
         if verdict.claim is not None:
             if verdict.verdict == "claimed":
                 WAITED.labels(self.queue).observe(verdict.wait_s)
-            self._start(Taken(verdict.claim, entry, lease_until), self.slots)
+            self._start(Taken(verdict.claim, entry, lease_until, _time_left(verdict)), self.slots)
         elif verdict.verdict == "later":
             self._handback.give("later", self.queue, entry, verdict.wait_s)
         else:
             self._handback.give("drop", self.queue, entry)
+
+
+def _time_left(verdict: Verdict) -> float:
+    """Seconds from the claim to the run's deadline, by the database's clock."""
+    claim = verdict.claim
+    assert claim is not None
+    return (claim.deadline - claim.ready_at).total_seconds() - verdict.wait_s

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def run_in_thread(fn: Callable[[], Any], name: str) -> asyncio.Future[Any]:
-    """A future of what `fn` returns or raises. Cancelling it does not stop the thread."""
+def run_in_thread(fn: Callable[[], Any], name: str) -> tuple[asyncio.Future[Any], threading.Thread]:
+    """A future of what `fn` returns or raises, and its thread, which nothing can stop."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -29,6 +29,7 @@ def run_in_thread(fn: Callable[[], Any], name: str) -> asyncio.Future[Any]:
         except StopIteration as error:
             # A future refuses StopIteration, which would leave the run waiting for ever.
             failure = RuntimeError(f"the agent raised StopIteration: {error.value!r}")
+            failure.__cause__ = error
         except BaseException as error:
             failure = error
         try:
@@ -36,5 +37,6 @@ def run_in_thread(fn: Callable[[], Any], name: str) -> asyncio.Future[Any]:
         except RuntimeError:
             return  # the loop has ended; the lease will tell
 
-    threading.Thread(target=work, name=f"agent-{name}", daemon=True).start()
-    return future
+    thread = threading.Thread(target=work, name=f"agent-{name}", daemon=True)
+    thread.start()
+    return future, thread

@@ -3,23 +3,28 @@
     plan      the question taken apart: language, kind, searches          pure
     retrieve  each search against the index version this run has pinned   a step of the run
     answer    sentences chosen, quoted and cited, or "not in the corpus"  pure
+    memory    what earlier runs concluded, cited as that                  a step of the run
 
 A retried run reads the version it pinned and keeps the searches that were done, so that its answer
-does not depend on how often its worker died. Corpus text is data: nothing in it is followed.
+does not depend on how often its worker died. The same question gives the same answer as long as
+index version and memories are the same. Corpus text is data: nothing in it is followed.
 """
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from researchcopilot.agents.contract import Context, agent
 from researchcopilot.agents.research.answer import Answer, citations, compose, empty_corpus
 from researchcopilot.agents.research.cache import cache_for
 from researchcopilot.agents.research.index import FORMAT
+from researchcopilot.agents.research.memory import conclusion, recall, remember, with_memories
 from researchcopilot.agents.research.plan import Plan, Search, plan
 from researchcopilot.agents.research.retrieve import Hop, from_json, retrieve, to_json
 from researchcopilot.core.errors import BadAgentInput
 from researchcopilot.storage import indexes
+from researchcopilot.storage.memories import Recalled
 
 __all__ = ["question_of", "research"]
 
@@ -41,22 +46,23 @@ INPUT = {
 @agent(
     description="Answers a question from the corpus, every sentence quoted and cited.",
     input_schema=INPUT,
+    digest=True,
+    remember=remember,
 )
 async def research(ctx: Context, input: Any) -> dict[str, Any]:  # noqa: A002
-    """Returns {"answer", "citations", "index_version", "found", "language"}."""
+    """Returns {"answer", "citations", "conclusion", "index_version", "found", "language"}."""
     planned = plan(question_of(input))
     version = await indexes.pin(ctx.db, ctx.run)
     await ctx.emit("plan", _plan_event(planned, version))
     if version is None:
-        return _result(empty_corpus(planned.language), planned, None)
-    hops = []
-    for number, search in enumerate(planned.searches, start=1):
-        hop = await _hop(ctx, version, number, search)
-        await ctx.emit("search", _hop_event(number, hop))
-        hops.append(hop)
-    answer = await asyncio.to_thread(compose, planned, hops)
-    await ctx.emit("answer", {"found": answer.found, "citations": len(answer.quotes)})
-    return _result(answer, planned, version)
+        hops, answer = [], empty_corpus(planned.language)
+    else:
+        hops = await _hops(ctx, version, planned)
+        answer = await asyncio.to_thread(compose, planned, hops)
+    result = _result(answer, await recall(ctx, planned, hops), planned, hops, version)
+    cited = len(result["citations"])
+    await ctx.emit("answer", {"found": result["found"], "citations": cited})
+    return result
 
 
 def question_of(value: Any) -> str:
@@ -75,6 +81,15 @@ def question_of(value: Any) -> str:
             "Ask one thing at a time."
         )
     return value
+
+
+async def _hops(ctx: Context, version: int, planned: Plan) -> list[Hop]:
+    hops = []
+    for number, search in enumerate(planned.searches, start=1):
+        hop = await _hop(ctx, version, number, search)
+        await ctx.emit("search", _hop_event(number, hop))
+        hops.append(hop)
+    return hops
 
 
 async def _hop(ctx: Context, version: int, number: int, search: Search) -> Hop:
@@ -102,11 +117,19 @@ def _hop_event(number: int, hop: Hop) -> dict[str, Any]:
     return {"search": number, "passages": len(hop.passages), "best": found}
 
 
-def _result(answer: Answer, planned: Plan, version: int | None) -> dict[str, Any]:
+def _result(
+    answer: Answer,
+    memories: Sequence[Recalled],
+    planned: Plan,
+    hops: Sequence[Hop],
+    version: int | None,
+) -> dict[str, Any]:
+    text, remembered = with_memories(answer, memories, planned.language)
     return {
-        "answer": answer.text,
-        "citations": citations(answer),
+        "answer": text,
+        "citations": [*citations(answer), *remembered],
+        "conclusion": conclusion(hops, answer),
         "index_version": version,
-        "found": answer.found,
+        "found": answer.found or bool(remembered),
         "language": planned.language,
     }

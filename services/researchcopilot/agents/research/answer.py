@@ -205,9 +205,14 @@ def _page(
             continue
         lines += ["", f"**{label}**"]
         for quote in quotes:
-            shown = words["quote"].format(_SPACE.sub(" ", quote.text))
+            shown = words["quote"].format(one_line(quote.text))
             lines.append(f"- {shown} [{numbers[quote.place]}]")
     return "\n".join(lines)
+
+
+def one_line(text: str) -> str:
+    """A quote as it is shown."""
+    return _SPACE.sub(" ", text)
 
 
 def citations(answer: Answer) -> list[dict[str, Any]]:
@@ -215,6 +220,7 @@ def citations(answer: Answer) -> list[dict[str, Any]]:
     return [
         {
             "n": number,
+            "kind": "document",
             "document_id": quote.passage.document_id,
             "title": quote.passage.title,
             "name": quote.passage.name,

@@ -1,8 +1,18 @@
--- delay: entries into the delayed set, due after a wait by Redis' own clock.
--- KEYS[1] queue:<queue>:delayed   ARGV pairs: entry, seconds to wait. Returns how many.
+-- delay: entries into the delayed set, due after a wait by Redis' own clock. One that stands there
+-- already keeps the earlier of its times. If one of them is the earliest now, schedulers are woken.
+-- KEYS[1] queue:<queue>:delayed
+-- ARGV[1] the channel, ARGV[2] what is published there   then pairs: entry, seconds to wait
+-- Returns how many.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-for i = 1, #ARGV, 2 do
-  redis.call('ZADD', KEYS[1], string.format('%.6f', now + tonumber(ARGV[i + 1])), ARGV[i])
+local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+local earliest = nil
+for i = 3, #ARGV, 2 do
+  local due = now + tonumber(ARGV[i + 1])
+  redis.call('ZADD', KEYS[1], 'LT', string.format('%.6f', due), ARGV[i])
+  if not earliest or due < earliest then earliest = due end
 end
-return #ARGV / 2
+if earliest and (not head or earliest < tonumber(head)) then
+  redis.call('PUBLISH', ARGV[1], ARGV[2])
+end
+return (#ARGV - 2) / 2

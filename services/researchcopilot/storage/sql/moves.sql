@@ -16,16 +16,17 @@ FROM renew_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[],
              make_interval(secs => %(lease_s)s))
 
 -- name: finish   running -> succeeded, failed, cancelled, queued
-SELECT run_id, verdict, workspace_id, queue, wait_s
+SELECT run_id, verdict, workspace_id, queue, wait_s, claim_no
 FROM finish_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[], %(kinds)s::text[],
-              %(results)s::text[]::jsonb[], %(errors)s::text[]::jsonb[], %(delays)s::float8[])
+              %(results)s::text[]::jsonb[], %(errors)s::text[]::jsonb[], %(delays)s::float8[],
+              %(follow_ups)s::text[]::jsonb[])
 
 -- name: reclaim   running -> queued, failed, cancelled
-SELECT run_id, verdict, workspace_id, queue, worker_id
+SELECT run_id, verdict, workspace_id, queue, reason
 FROM reclaim_1(%(limit)s::int, %(max_losses)s::int)
 
 -- name: expire   queued -> failed
-SELECT run_id, verdict, workspace_id, queue FROM expire_1(%(limit)s::int)
+SELECT run_id, verdict, workspace_id, queue, reason FROM expire_1(%(limit)s::int)
 
 -- name: cancel   queued -> cancelled; running is asked
 SELECT run_id, verdict, workspace_id, queue, worker_id, claim_no
@@ -34,3 +35,6 @@ FROM cancel_1(%(workspace_id)s::int, %(run_ids)s::uuid[])
 -- name: replay   nothing -> queued, from dead letters
 SELECT run_id, verdict, new_run_id, queue
 FROM replay_1(%(workspace_id)s::int, %(run_ids)s::uuid[], %(new_ids)s::uuid[], %(fresh)s::boolean)
+
+-- name: free   parked stays queued
+SELECT run_id, verdict, workspace_id, queue, reason FROM free_1(%(session_ids)s::uuid[])

@@ -17,13 +17,13 @@ WITH found AS (
           AND r.status = 'queued' AND NOT r.parked
           AND r.ready_at < to_timestamp(%(before_us)s / 1000000.0)
           AND coalesce(r.hinted_at < to_timestamp(%(before_us)s / 1000000.0), true)
-        ORDER BY r.ready_at LIMIT %(limit)s
+        ORDER BY r.ready_at, r.seq LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
     ) r LIMIT %(limit)s
 )
 UPDATE runs r SET hinted_at = clock_timestamp() FROM found
 WHERE r.run_id = found.run_id
-RETURNING r.run_id, r.workspace_id, r.ready_at
+RETURNING r.run_id, r.workspace_id, r.ready_at, r.seq
 
 -- name: soon
 -- Delayed rows that are due within two minutes, by keyset.
@@ -64,13 +64,27 @@ ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch, replid = excluded.replid
 SELECT pg_try_advisory_xact_lock(hashtextextended('researchcopilot.rebuild', 0)) AS mine
 
 -- name: all_queued
+-- Those of one commit have the same ready_at; seq is their order.
 SELECT queue, workspace_id, run_id, extract(epoch FROM run_at - clock_timestamp())::float8 AS wait_s
-FROM runs WHERE status = 'queued' AND NOT parked ORDER BY ready_at, run_id
+FROM runs WHERE status = 'queued' AND NOT parked ORDER BY ready_at, seq
 
--- name: duty_age
-SELECT extract(epoch FROM clock_timestamp() - last_success)::float8 AS age_s
-FROM duties WHERE name = %(name)s
-
--- name: duty_done
-INSERT INTO duties (name, last_success) VALUES (%(name)s, clock_timestamp())
+-- name: sweep
+-- A sweep begins. If the one before, of whichever janitor, is older than away_s, somebody was away,
+-- and all janitors have to know it: the second to come back would see the first one's sweep.
+WITH before AS MATERIALIZED (
+    SELECT last_success FROM duties WHERE name = %(name)s FOR UPDATE
+), gap AS (
+    INSERT INTO duties (name, last_success)
+    SELECT %(name)s || '.away', clock_timestamp() FROM before
+    WHERE last_success < clock_timestamp() - make_interval(secs => %(away_s)s)
+    ON CONFLICT (name) DO UPDATE SET last_success = excluded.last_success
+    RETURNING name
+)
+INSERT INTO duties (name, last_success)
+SELECT %(name)s, clock_timestamp() FROM (SELECT count(*) FROM gap) looked_before
 ON CONFLICT (name) DO UPDATE SET last_success = excluded.last_success
+
+-- name: since_away
+-- A statement of its own: only a snapshot after that lock sees what another janitor has noted.
+SELECT extract(epoch FROM clock_timestamp() - last_success)::float8 AS since_s
+FROM duties WHERE name = %(name)s || '.away'

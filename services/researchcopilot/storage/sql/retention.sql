@@ -31,3 +31,18 @@ DELETE FROM idempotency_keys WHERE (workspace_id, route, key) IN (
     WHERE created_at < clock_timestamp() - make_interval(secs => %(keys_s)s)
     ORDER BY created_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED)
+
+-- name: stats
+DELETE FROM stats WHERE (worker_id, part, workspace_id, agent) IN (
+    SELECT worker_id, part, workspace_id, agent FROM stats
+    WHERE minute < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    ORDER BY minute LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED)
+
+-- name: ticks
+-- As long as runs are kept. A tick that is gone cannot fire again: next ticks only go forward.
+DELETE FROM ticks WHERE (schedule_id, tick) IN (
+    SELECT schedule_id, tick FROM ticks
+    WHERE fired_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    ORDER BY fired_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED)

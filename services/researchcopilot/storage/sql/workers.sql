@@ -6,14 +6,15 @@ ON CONFLICT (worker_id) DO UPDATE SET seen_at = clock_timestamp(), stopped_at = 
 
 -- name: register_agents
 -- Sorted by the caller: two workers that start at once lock in one order.
-INSERT INTO agents (name, version, queue, description, input_schema)
-SELECT a.name, a.version, a.queue, a.description, a.input_schema
+INSERT INTO agents (name, version, queue, description, input_schema, max_attempts)
+SELECT a.name, a.version, a.queue, a.description, a.input_schema, a.max_attempts
 FROM jsonb_to_recordset(%(agents)s::jsonb)
-     AS a(name text, version text, queue text, description text, input_schema jsonb)
+     AS a(name text, version text, queue text, description text, input_schema jsonb,
+          max_attempts int)
 ORDER BY a.name
 ON CONFLICT (name) DO UPDATE SET version = excluded.version, queue = excluded.queue,
     description = excluded.description, input_schema = excluded.input_schema,
-    seen_at = clock_timestamp()
+    max_attempts = excluded.max_attempts, seen_at = clock_timestamp()
 
 -- name: beat
 UPDATE workers SET seen_at = clock_timestamp() WHERE worker_id = %(worker_id)s RETURNING worker_id
@@ -23,7 +24,7 @@ UPDATE workers SET stopped_at = clock_timestamp(), seen_at = clock_timestamp()
 WHERE worker_id = %(worker_id)s
 
 -- name: agents
-SELECT name, version, queue, description, input_schema FROM agents ORDER BY name
+SELECT name, version, queue, description, input_schema, max_attempts FROM agents ORDER BY name
 
 -- name: queues
 SELECT queue FROM agents

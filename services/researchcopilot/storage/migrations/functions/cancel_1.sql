@@ -13,16 +13,18 @@ DECLARE t timestamptz;
 BEGIN
     PERFORM 1 FROM sessions s
     WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (p_run_ids) AND r.serial)
+                           WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
+                             AND r.serial)
     ORDER BY s.session_id FOR NO KEY UPDATE;
+    PERFORM 1 FROM runs r WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
+    ORDER BY r.run_id FOR NO KEY UPDATE;
 
-    t := clock_timestamp();
+    t := clock_timestamp();     -- after both locks, so that times have the order of moves
 
     RETURN QUERY
     WITH locked AS MATERIALIZED (
         SELECT r.run_id, r.status, r.workspace_id, r.queue FROM runs r
         WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
-        ORDER BY r.run_id FOR NO KEY UPDATE
     ), moved AS (
         UPDATE runs r SET
             status = CASE WHEN l.status = 'queued' THEN 'cancelled' ELSE r.status END,

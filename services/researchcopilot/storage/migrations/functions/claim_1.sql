@@ -2,11 +2,11 @@
 --
 -- claimed  it is this worker's now          mine    this very claim was answered before (resent)
 -- later    not due; wait_s says how long    parked  its session is busy; unpark pushes it again
---          (for `claimed`, wait_s says how long it has waited since it was ready)
+--          (for `claimed` and `mine`, wait_s says how long it has been ready: now, by this clock)
 -- gone     terminal, another worker's, past its deadline, or unknown: drop the entry
 --
--- The sessions are locked first; only the next statement looks, with a snapshot newer than the
--- lock. One plain statement is wrong: its NOT EXISTS would see the time before the lock.
+-- Sessions are locked first, then runs; only the next statement looks, with a snapshot newer than
+-- the locks. One plain statement is wrong: its NOT EXISTS would see the time before the lock.
 -- LIMIT 1 subqueries, not EXISTS: inside CASE an EXISTS may be hashed over all running runs.
 CREATE OR REPLACE FUNCTION claim_1(p_run_ids uuid[], p_worker uuid, p_claim uuid, p_lease interval)
 RETURNS TABLE (run_id uuid, verdict text, wait_s double precision, claim_no int, workspace_id int,
@@ -21,13 +21,13 @@ BEGIN
     WHERE s.session_id IN (SELECT r.session_id FROM runs r
                            WHERE r.run_id = ANY (p_run_ids) AND r.serial)
     ORDER BY s.session_id FOR NO KEY UPDATE;
+    PERFORM 1 FROM runs r WHERE r.run_id = ANY (p_run_ids) ORDER BY r.run_id FOR NO KEY UPDATE;
 
-    t := clock_timestamp();
+    t := clock_timestamp();     -- after both locks: a lease must not lose the time they took
 
     RETURN QUERY
     WITH locked AS MATERIALIZED (
         SELECT r.* FROM runs r WHERE r.run_id = ANY (p_run_ids)
-        ORDER BY r.run_id FOR NO KEY UPDATE
     ), judged AS MATERIALIZED (
         SELECT l.*, CASE
             WHEN l.status = 'running' AND l.claim_id = p_claim THEN 'mine'
@@ -57,7 +57,8 @@ BEGIN
     )
     SELECT i.run_id, coalesce(j.verdict, 'gone'),
            CASE j.verdict WHEN 'later' THEN extract(epoch FROM j.run_at - t)::float8
-                          WHEN 'claimed' THEN extract(epoch FROM t - j.ready_at)::float8 END,
+                          WHEN 'claimed' THEN extract(epoch FROM t - j.ready_at)::float8
+                          WHEN 'mine' THEN extract(epoch FROM t - j.ready_at)::float8 END,
            coalesce(m.claim_no, j.claim_no), j.workspace_id, j.session_id, j.queue, j.agent,
            CASE WHEN j.verdict IN ('claimed', 'mine') THEN j.input END,
            CASE WHEN j.verdict IN ('claimed', 'mine') THEN j.metadata END,

@@ -1,9 +1,11 @@
 -- expire_1: queued → failed, for runs past their deadline, so that nothing is queued for ever.
 --
 -- never_started: no worker ever claimed it. deadline: it was tried, and no more time is left.
--- Locks and looks as reclaim_1 does. Returns verdict `failed`; unparked runs as `push`.
-CREATE OR REPLACE FUNCTION expire_1(p_limit int)
-RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text)
+-- Locks and looks as reclaim_1 does. Returns verdict `failed` with its reason; unparked runs as
+-- `push`.
+DROP FUNCTION IF EXISTS expire_1(int);
+CREATE FUNCTION expire_1(p_limit int)
+RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -40,10 +42,10 @@ BEGIN
             'The deadline passed before attempt %s. The last error is in the ledger.',
             r.attempts + 1)) END
     FROM locked l WHERE r.run_id = l.run_id
-    RETURNING r.run_id, r.status, r.workspace_id, r.queue;
+    RETURNING r.run_id, r.status, r.workspace_id, r.queue, r.error ->> 'type';
 
     RETURN QUERY
-    SELECT u.run_id, 'push', u.workspace_id, u.queue
+    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL
     FROM unpark_1(ARRAY(
         SELECT r.session_id FROM runs r
         WHERE r.run_id = ANY (v_candidates) AND r.serial AND r.status = 'failed')) u;

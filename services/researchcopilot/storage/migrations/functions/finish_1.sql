@@ -5,12 +5,21 @@
 -- A cancel request is sticky: a late success, a retry and a release all end as cancelled.
 -- A retry without an attempt left, or one that would come after the deadline, is a failure.
 -- p_kinds: succeeded | failed | cancelled | retry | release. p_delays: seconds, for the last two.
+-- p_follow_ups: what is to come of a run once it has succeeded, and only then, in this transaction:
+-- {"memory": {memory_id, question, text, tokens, days}, "run": {run_id, agent, queue, delay_s,
+-- max_attempts}}, each of both or none. At most one memory, and one run of an agent, for a run.
 -- Returns a verdict for each claim (its new status, already, stale; for queued its wait), and after
--- them the runs that were unparked, as verdict `push`.
-CREATE OR REPLACE FUNCTION finish_1(p_worker uuid, p_run_ids uuid[], p_claim_nos int[],
-                                    p_kinds text[], p_results jsonb[], p_errors jsonb[],
-                                    p_delays double precision[])
-RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, wait_s double precision)
+-- them what has to be pushed, as verdict `push` (with its wait): runs that were unparked, and those
+-- that follow. A run may be named twice: a worker that has lost it and taken it once more ends both
+-- claims.
+DROP FUNCTION IF EXISTS finish_1(uuid, uuid[], int[], text[], jsonb[], jsonb[], double precision[]);
+DROP FUNCTION IF EXISTS finish_1(uuid, uuid[], int[], text[], jsonb[], jsonb[], double precision[],
+                                 jsonb[]);
+CREATE FUNCTION finish_1(p_worker uuid, p_run_ids uuid[], p_claim_nos int[], p_kinds text[],
+                         p_results jsonb[], p_errors jsonb[], p_delays double precision[],
+                         p_follow_ups jsonb[] DEFAULT NULL)
+RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, wait_s double precision,
+               claim_no int)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
@@ -19,8 +28,9 @@ BEGIN
     WHERE s.session_id IN (SELECT r.session_id FROM runs r
                            WHERE r.run_id = ANY (p_run_ids) AND r.serial)
     ORDER BY s.session_id FOR NO KEY UPDATE;
+    PERFORM 1 FROM runs r WHERE r.run_id = ANY (p_run_ids) ORDER BY r.run_id FOR NO KEY UPDATE;
 
-    t := clock_timestamp();
+    t := clock_timestamp();     -- after both locks, so that times have the order of moves
 
     RETURN QUERY
     WITH named AS (
@@ -30,7 +40,6 @@ BEGIN
         SELECT r.run_id, r.claim_no, r.worker_id, r.status, r.attempts, r.max_attempts, r.deadline,
                r.cancel_requested_at
         FROM runs r WHERE r.run_id = ANY (p_run_ids)
-        ORDER BY r.run_id FOR NO KEY UPDATE
     ), judged AS MATERIALIZED (
         SELECT n.*, CASE
             WHEN l.cancel_requested_at IS NOT NULL AND n.kind <> 'failed' THEN 'cancelled'
@@ -73,13 +82,46 @@ BEGIN
                       WHERE c.run_id = n.run_id AND c.claim_no = n.claim_no
                         AND c.worker_id = p_worker AND c.by_worker) THEN 'already'
                 ELSE 'stale' END,
-           m.workspace_id, m.queue, CASE WHEN m.status = 'queued' THEN m.delay_s END
+           m.workspace_id, m.queue, CASE WHEN m.status = 'queued' THEN m.delay_s END, n.claim_no
     FROM named n LEFT JOIN moved m ON m.run_id = n.run_id AND m.claim_no = n.claim_no;
 
     RETURN QUERY
-    SELECT u.run_id, 'push', u.workspace_id, u.queue, 0::float8
+    SELECT u.run_id, 'push', u.workspace_id, u.queue, 0::float8, NULL::int
     FROM unpark_1(ARRAY(
         SELECT r.session_id FROM runs r
         WHERE r.run_id = ANY (p_run_ids) AND r.serial
           AND r.status IN ('succeeded', 'failed', 'cancelled'))) u;
+
+    -- Statements of their own: a group in which nobody asks for it pays nothing. finished_at = t are
+    -- the runs that this very call has moved.
+    IF num_nonnulls(VARIADIC p_follow_ups) > 0 THEN
+        INSERT INTO memories (memory_id, workspace_id, run_id, question, text, tokens, created_at,
+                              expires_at)
+        SELECT m.memory_id, r.workspace_id, r.run_id, m.question, m.text, m.tokens, t,
+               t + m.days * interval '1 day'
+        FROM unnest(p_run_ids, p_claim_nos, p_follow_ups) AS n(run_id, claim_no, follow_up)
+        JOIN runs r ON r.run_id = n.run_id AND r.claim_no = n.claim_no
+        CROSS JOIN LATERAL jsonb_to_record(n.follow_up -> 'memory')
+             AS m(memory_id uuid, question text, text text, tokens text[], days double precision)
+        WHERE r.status = 'succeeded' AND r.finished_at = t AND m.memory_id IS NOT NULL
+        ORDER BY r.run_id
+        ON CONFLICT DO NOTHING;
+
+        RETURN QUERY
+        INSERT INTO runs AS x (run_id, workspace_id, follows, agent, queue, serial, input, metadata,
+                               max_attempts, run_at, ready_at, deadline, created_at)
+        SELECT f.run_id, r.workspace_id, r.run_id, f.agent, f.queue, false,
+               jsonb_build_object('run_id', r.run_id), jsonb_build_object('follows', r.run_id),
+               f.max_attempts, due.at, due.at, due.at + interval '24 hours', t
+        FROM unnest(p_run_ids, p_claim_nos, p_follow_ups) AS n(run_id, claim_no, follow_up)
+        JOIN runs r ON r.run_id = n.run_id AND r.claim_no = n.claim_no
+        CROSS JOIN LATERAL jsonb_to_record(n.follow_up -> 'run')
+             AS f(run_id uuid, agent text, queue text, delay_s double precision, max_attempts int)
+        CROSS JOIN LATERAL (SELECT t + make_interval(secs => f.delay_s) AS at) due
+        WHERE r.status = 'succeeded' AND r.finished_at = t AND f.run_id IS NOT NULL
+        ORDER BY r.run_id
+        ON CONFLICT DO NOTHING
+        RETURNING x.run_id, 'push', x.workspace_id, x.queue,
+                  extract(epoch FROM x.run_at - t)::float8, NULL::int;
+    END IF;
 END $$;

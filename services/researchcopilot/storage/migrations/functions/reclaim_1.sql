@@ -4,9 +4,12 @@
 -- in the hands of p_max_losses workers that died. Candidates are found without a lock; then the
 -- sessions are locked, then the runs, and the lease is looked at again: a worker that renewed in
 -- between keeps its run. SKIP LOCKED: a run that somebody moves right now needs no help.
--- Returns the new status of each, with queue and workspace; unparked runs as verdict `push`.
-CREATE OR REPLACE FUNCTION reclaim_1(p_limit int, p_max_losses int)
-RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, worker_id uuid)
+-- Returns the new status of each, oldest first, with queue, workspace and a reason: left (its worker
+-- said goodbye without it), silent (its worker has not been seen since the lease ended), forgotten
+-- (its worker lives, and did not renew this run). Unparked runs follow as verdict `push`.
+DROP FUNCTION IF EXISTS reclaim_1(int, int);
+CREATE FUNCTION reclaim_1(p_limit int, p_max_losses int)
+RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -29,7 +32,7 @@ BEGIN
 
     RETURN QUERY
     WITH locked AS MATERIALIZED (
-        SELECT r.run_id, r.worker_id, r.claim_no,
+        SELECT r.run_id, r.worker_id, r.claim_no, r.lease_until,
                CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled'
                     WHEN r.losses + 1 >= p_max_losses THEN 'failed'
                     ELSE 'queued' END AS target
@@ -47,16 +50,31 @@ BEGIN
                 'codes of the workers in the ledger before you replay it.', r.losses + 1))
                 ELSE r.error END
         FROM locked l WHERE r.run_id = l.run_id
-        RETURNING r.run_id, r.status, r.workspace_id, r.queue, l.claim_no, l.worker_id
+        RETURNING r.run_id, r.status, r.workspace_id, r.queue, r.ready_at, r.seq, l.claim_no, l.worker_id,
+                  l.lease_until
+    ), blamed AS MATERIALIZED (
+        SELECT m.*, w.host, w.pid, w.pod, CASE
+            WHEN w.stopped_at IS NOT NULL THEN 'left'
+            WHEN w.seen_at > m.lease_until THEN 'forgotten'
+            ELSE 'silent' END AS reason
+        FROM moved m LEFT JOIN workers w USING (worker_id)
     ), ledger AS (
-        UPDATE claims c SET finished_at = t, outcome = 'lost'
-        FROM moved m
-        WHERE c.run_id = m.run_id AND c.claim_no = m.claim_no AND c.finished_at IS NULL
+        UPDATE claims c SET finished_at = t, outcome = 'lost', error = jsonb_build_object(
+            'type', 'worker_lost', 'message', format(
+            'The worker%s%s%s did not renew its lease, which ended at %s: %s. The attempt does not '
+            'count.', ' on host ' || b.host, ', process ' || b.pid, ', Pod ' || b.pod,
+            to_char(b.lease_until AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+            CASE b.reason WHEN 'left' THEN 'it stopped without handing this run back'
+                 WHEN 'forgotten' THEN 'it lives and no longer has this run in its hands'
+                 ELSE 'it died, was stopped, or could not reach Postgres' END))
+        FROM blamed b
+        WHERE c.run_id = b.run_id AND c.claim_no = b.claim_no AND c.finished_at IS NULL
     )
-    SELECT m.run_id, m.status, m.workspace_id, m.queue, m.worker_id FROM moved m;
+    SELECT b.run_id, b.status, b.workspace_id, b.queue, b.reason FROM blamed b
+    ORDER BY b.ready_at, b.seq;
 
     RETURN QUERY
-    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL::uuid
+    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL
     FROM unpark_1(ARRAY(
         SELECT r.session_id FROM runs r
         WHERE r.run_id = ANY (v_candidates) AND r.serial

@@ -14,7 +14,8 @@ DECLARE t timestamptz;
 BEGIN
     PERFORM 1 FROM sessions s
     WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (p_run_ids) AND r.serial)
+                           WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
+                             AND r.serial)
     ORDER BY s.session_id FOR NO KEY UPDATE;
     PERFORM 1 FROM runs r
     WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
@@ -24,8 +25,10 @@ BEGIN
 
     RETURN QUERY
     WITH named AS (
-        SELECT n.run_id, n.new_id, n.place
+        -- One that is named twice is replayed once.
+        SELECT DISTINCT ON (n.run_id) n.run_id, n.new_id, n.place
         FROM unnest(p_run_ids, p_new_ids) WITH ORDINALITY AS n(run_id, new_id, place)
+        ORDER BY n.run_id, n.place
     ), judged AS MATERIALIZED (
         SELECT r.*, n.new_id, n.place, CASE
             WHEN r.status <> 'failed' THEN r.status

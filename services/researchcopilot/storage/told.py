@@ -1,0 +1,21 @@
+"""One way of telling that Redis went away: whatever it raises becomes Unavailable."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from redis.exceptions import RedisError, ResponseError
+
+from researchcopilot.core.errors import Unavailable
+
+
+@asynccontextmanager
+async def told() -> AsyncIterator[None]:
+    try:
+        yield
+    except ResponseError as error:
+        # LOADING, READONLY, OOM, MISCONF …: up, but of no use now. A wrong type is a real fault.
+        if str(error).startswith("WRONGTYPE"):
+            raise
+        raise Unavailable(f"Redis refuses: {error}") from error
+    except (RedisError, OSError, TimeoutError) as error:
+        raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error

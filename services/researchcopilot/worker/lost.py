@@ -1,0 +1,45 @@
+"""Threads of sync agents that go on although their run has ended: nothing in Python can stop one.
+
+Their runs are fenced, so they can write nothing; but each keeps memory and perhaps a connection.
+When too many are lost the worker drains and exits, so that whoever started it starts another.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from researchcopilot.worker.metrics import LOST_THREADS
+
+log = logging.getLogger(__name__)
+EXIT_LOST = 71
+
+
+class LostThreads:
+    """`too_many` is called whenever one is lost and more than `most` are."""
+
+    def __init__(self, most: int, too_many: Callable[[], None]) -> None:
+        self._most = most
+        self._too_many = too_many
+        self._lost: set[threading.Thread] = set()
+
+    def __len__(self) -> int:
+        return len(self._lost)
+
+    def add(self, thread: threading.Thread, future: asyncio.Future[Any], stack: str) -> None:
+        """`future` is done when the thread returns at last."""
+        self._lost.add(thread)
+        future.add_done_callback(lambda _: self._back(thread))
+        LOST_THREADS.inc()
+        log.error(
+            "a plain function goes on in its thread although its run has ended; it has to look at "
+            "ctx.cancelled now and then, and return. Threads lost: %d, at most %d. It is here:\n%s",
+            len(self._lost), self._most, stack,
+        )  # fmt: skip
+        if len(self._lost) > self._most:
+            self._too_many()
+
+    def _back(self, thread: threading.Thread) -> None:
+        self._lost.discard(thread)
+        LOST_THREADS.dec()
