@@ -19,6 +19,10 @@ MAKERS = {
     "release": "finish_1",
     "reclaim": "reclaim_1",
     "expire": "expire_1",
+    "cancel": "cancel_1",
+    "replay": "replay_1",
+    "fire": "fire_1",
+    "trigger": "trigger_1",
 }
 
 

@@ -10,6 +10,7 @@ from researchcopilot.core.models import Claim, NewRun, Outcome, Submission
 from researchcopilot.core.text import dumps
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.submit import Submitter
 from researchcopilot.worker.context import WorkerContext
@@ -17,6 +18,7 @@ from researchcopilot.worker.emitter import Emitter
 from researchcopilot.worker.hands import Hand
 
 WORKER = new_id()
+_locks: list[Locks] = []  # of the contexts of a test; its `queue` closes them
 
 
 async def submit(db: Database, queue: Queue, agent: str, value: Any) -> str:
@@ -37,7 +39,13 @@ async def claim(db: Database, run_id: str) -> Claim:
 
 def context(claimed: Claim, db: Database, queue: Queue, cache_dir: Path) -> WorkerContext:
     hand = Hand(claimed, "", math.inf, asyncio.get_running_loop().create_future())
-    return WorkerContext(hand, db, Emitter(queue), cache_dir, 600)
+    _locks.append(Locks(queue.settings, db))
+    return WorkerContext(hand, db, _locks[-1], Emitter(queue), cache_dir, 600)
+
+
+async def close_locks() -> None:
+    while _locks:
+        await _locks.pop().close()
 
 
 async def finish(

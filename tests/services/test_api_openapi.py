@@ -50,8 +50,10 @@ def check(document: dict[str, Any], template: str, answer: httpx.Response) -> No
     if content is None:
         assert answer.content == b""
         return
-    [(media_type, media)] = content.items()
-    assert answer.headers["content-type"] == media_type
+    media = content[answer.headers["content-type"].removesuffix("; charset=utf-8")]
+    if "$ref" not in media["schema"]:
+        assert media["schema"] == {"type": "string"}
+        return
     registry: Registry[Any] = Registry().with_resource(
         "urn:document", DRAFT202012.create_resource(document)
     )
@@ -115,7 +117,7 @@ def test_successes_are_as_described(here: Stage, api: Api, document: dict[str, A
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_refusals_are_as_described(api: Api, document: dict[str, Any], operation: Any) -> None:
     """Protects: what an operation refuses is announced and is a problem document."""
-    ids = ("run_id", "session_id", "document_id", "schedule_id")
+    ids = ("run_id", "session_id", "document_id", "schedule_id", "report_id", "memory_id")
     path = operation.path.format(**dict.fromkeys(ids, UNKNOWN))
     bad = operation.path.format(**dict.fromkeys(ids, "x"))
     with api.client() as client, api.client("") as nobody:

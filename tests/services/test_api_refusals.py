@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.conftest import Servers
 from tests.services.api_server import Api, Stage, problem, register, stage, until
 from tests.services.bad_requests import BAD, JSON, MAX_BODY, MAX_INPUT, SESSION, UNKNOWN
+from tests.services.job_rows import remember, write_reports
 
 from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.api.submit import NEW_RUN
@@ -151,10 +152,15 @@ def test_another_workspace_sees_nothing(client: httpx.Client, here: Stage, api: 
     body = {"input": "secret", "session_id": session_id}
     run = client.post("/v1/runs", json=body).json()
     stored = client.post("/v1/documents", json={"name": "secret.md", "text": "# Secret"}).json()
+    rule = {"name": "secret", "agent": "research", "input": "secret", "interval_s": 3600}
+    write_reports(here, "default", 1)
     ids = {
         "run_id": run["run_id"],
         "session_id": session_id,
         "document_id": stored["document_id"],
+        "schedule_id": client.post("/v1/schedules", json=rule).json()["schedule_id"],
+        "report_id": client.get("/v1/reports").json()["data"][0]["report_id"],
+        "memory_id": remember(here, "default", "secret")[0],
     }
     with api.client(here.new_key("another")) as foreign:
         for operation in OPERATIONS:
@@ -167,7 +173,8 @@ def test_another_workspace_sees_nothing(client: httpx.Client, here: Stage, api: 
             problem(answer, 404, "not_found")
             own = client.request(operation.method, path, json=content)  # to whom it is no 404
             assert own.status_code not in (401, 404, 422), own.text
-        for path in ("/v1/runs", f"/v1/runs?session_id={session_id}", "/v1/documents"):
+        lists = ("/v1/runs", "/v1/documents", "/v1/schedules", "/v1/reports", "/v1/memories")
+        for path in (*lists, f"/v1/runs?session_id={session_id}"):
             assert foreign.get(path).json()["data"] == []
         problem(foreign.post("/v1/runs", json=body), 404, "not_found")
         # A cursor of one workspace shows another one only its own.

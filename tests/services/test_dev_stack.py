@@ -134,7 +134,7 @@ def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path) -> None:
     victim = life[0][1]
     assert [state for state, _ in life] == ["running", "kill -9", "queued", "running", "succeeded"]
     assert [who == victim for _, who in life] == [True, True, True, False, False]
-    assert "All 5 runs succeeded" in text
+    assert "All 9 runs succeeded" in text
     assert living(folder) == {}
     assert os.listdir(folder) == []
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from researchcopilot.core.settings import Settings
 from researchcopilot.storage import indexes
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.documents import add_documents
-from researchcopilot.storage.indexes import IndexVersion
+from researchcopilot.storage.indexes import IndexVersion, NewVersion
+from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
@@ -107,6 +109,56 @@ async def test_two_builders_at_once_make_one_version(
         await other.close()
     assert {result["index_version"] for result in results} == {1}
     assert [result["changed"] for result in results].count(True) == 1
+
+
+async def test_the_second_builder_waits_for_the_first(
+    db: Database, queue: Queue, settings: Settings, tmp_path: Path
+) -> None:
+    """The lock saves the work; without Redis, or past the wait, it is done without the lock."""
+    await add(db, a="alpha")
+    locks = Locks(settings.redis, db)
+    try:
+        async with locks.hold("rebuild_index:1", fenced=True) as held:
+            assert held is not None
+            waiting = asyncio.create_task(build(db, queue, tmp_path))
+            done, _ = await asyncio.wait((waiting,), timeout=0.3)
+            assert not done
+            assert await indexes.latest(db, 1) is None
+        async with asyncio.timeout(10):
+            assert (await waiting)["index_version"] == 1
+    finally:
+        await locks.close()
+
+
+async def test_without_its_lock_an_index_is_built_all_the_same(
+    db: Database, queue: Queue, settings: Settings, tmp_path: Path
+) -> None:
+    await add(db, a="alpha")
+    ctx = await new_context(db, queue, tmp_path, "rebuild_index", {})
+    away = replace(settings.redis, url="redis://127.0.0.1:1/0")
+    await ctx._locks.close()
+    ctx._locks = Locks(away, db)
+    assert (await rebuild_index(ctx, {}))["index_version"] == 1
+    await ctx._locks.close()
+
+
+async def test_who_has_lost_the_lock_publishes_nothing_under_it(
+    db: Database, queue: Queue, settings: Settings, tmp_path: Path
+) -> None:
+    """A builder that was stopped past its lock, while another took it: fenced, it builds again."""
+    await add(db, a="alpha")
+    await indexes.put_blob(db, "0" * 64, b"x")
+    new = NewVersion(0, FORMAT, frozenset(), 0, {"meta.json": ("0" * 64,)})
+    locks = Locks(settings.redis, db)
+    try:
+        async with locks.hold("rebuild_index:1", fenced=True) as stopped:
+            assert stopped is not None
+            await db.execute(b"UPDATE locks SET fence = fence + 1")
+            assert await indexes.publish(db, 1, new, stopped) is None
+            assert await indexes.latest(db, 1) is None
+            assert await indexes.publish(db, 1, new) == 1
+    finally:
+        await locks.close()
 
 
 class Cut(Database):

@@ -47,7 +47,8 @@ async def test_an_answer_is_cited_to_the_character(
     ]:
         ctx = await new_context(db, queue, tmp_path, value=question)
         result = await research(ctx, question)
-        assert set(result) == {"answer", "citations", "index_version", "found", "language"}
+        parts = {"answer", "citations", "conclusion", "index_version", "found", "language"}
+        assert set(result) == parts
         assert (result["found"], result["language"]) == (True, language)
         assert result["index_version"] == version
         assert {one["name"] for one in result["citations"]} == cited
@@ -109,7 +110,7 @@ async def test_a_retried_run_answers_as_if_nothing_had_happened(
         b"SELECT name, claim_no FROM steps WHERE run_id = %(r)s ORDER BY created_at",
         {"r": first.run.run_id},
     )
-    assert [claim_no for _, claim_no in kept] == [1, 2, 2]
+    assert [claim_no for _, claim_no in kept] == [1, 2, 2, 2]
 
 
 async def test_runs_at_once_fetch_a_version_once(

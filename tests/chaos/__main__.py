@@ -1,0 +1,109 @@
+"""`make chaos`: thousands of runs while everything is killed, stopped, flushed and restarted.
+
+    python -m tests.chaos [--seed N] [--runs N] [--seconds S] [--lease S]
+
+Real servers, every part a process, runs submitted over HTTP. Each accepted id is on disk before it
+counts; a trigger logs every change of status. At the end every accepted run has to be terminal by
+exactly one move, with one answer for each success and a whole ledger, and every list empty. Exit
+code 1 if anything was lost; then the history of each run that is concerned is printed.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.chaos import verdict, watch
+from tests.chaos.driver import Course, Driver, Options
+from tests.chaos.stage import Stage
+from tests.chaos.tally import Accepted
+from tests.chaos.watch import Finding
+
+from researchcopilot.dev.signals import interruptible
+from researchcopilot.storage.db import Database
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a test has to look at; `text` is what a person reads."""
+
+    course: Course
+    findings: Sequence[Finding]
+    lines: Sequence[verdict.Line]
+    text: str
+
+
+def run(options: Options, say: Callable[[str], None]) -> Result:
+    """All of it; no process and no folder is left behind."""
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # that Postgres is away is meant
+    with Stage(options.lease_s) as stage:
+        stage.start_servers()
+        with Accepted(stage.accepted_file) as accepted:
+            course = asyncio.run(Driver(options, stage, accepted, say).run())
+            return asyncio.run(_judged(stage, course))
+
+
+async def _judged(stage: Stage, course: Course) -> Result:
+    db = Database(stage.stack.settings.database)
+    await db.open()
+    try:
+        findings = await verdict.judge(db, course, stage.complaints, stage.logs())
+        lines = await verdict.lines(db, course.blows, stage.logs())
+        blocks = ["", *verdict.table(lines), "", *await verdict.totals(db, course), ""]
+        blocks += watch.summary(findings)
+        run_ids = dict.fromkeys(f.run_id for f in findings if f.run_id is not None)
+        for run_id in list(run_ids)[:SHOWN]:
+            blocks += [
+                "",
+                f"run {run_id}",
+                await watch.history(db, run_id),
+                *_entry(course, run_id),
+            ]
+        lost = (
+            f"{len(findings)} faults" if findings else "nothing lost, nothing twice, nothing stuck"
+        )
+        return Result(course, findings, lines, "\n".join([*blocks, "", lost]))
+    finally:
+        await db.close()
+
+
+def _entry(course: Course, run_id: str) -> list[str]:
+    places = [key for key, entries in course.left.items() for e in entries if run_id in e]
+    return [f"  its entry: {', '.join(places) or 'in no list'}"]
+
+
+def parse(argv: list[str]) -> Options:
+    default = Options()
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__, formatter_class=layout
+    )
+    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--runs", type=int, default=default.runs)
+    parser.add_argument("--seconds", type=float, default=default.seconds)
+    parser.add_argument("--lease", type=float, default=default.lease_s, dest="lease_s")
+    return Options(**vars(parser.parse_args(argv)))
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv)
+    started = time.monotonic()
+    print(f"seed {options.seed}: {options.runs:,} runs in {options.seconds:g} s, "
+          f"leases of {options.lease_s:g} s", flush=True)  # fmt: skip
+    try:
+        with interruptible():
+            result = run(options, lambda words: print(words, flush=True))
+    except KeyboardInterrupt:
+        print("stopped; nothing runs any more")
+        return 130
+    print(result.text, f"({time.monotonic() - started:.0f} s)")
+    return 1 if result.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""The stage of a chaos test: the embedded stack with two apis and small leases, and hands on it.
+
+Everything that a fault does to a process or a server is a verb here. All are blocking; the driver
+calls them from threads. Whoever works on a part holds its lock: two faults never meet at one part.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from tests.chaos import agents
+
+from researchcopilot.dev import ports
+from researchcopilot.dev.keys import api_key
+from researchcopilot.dev.parts import Part
+from researchcopilot.dev.processes import Manner
+from researchcopilot.dev.stack import Plan, Stack
+
+WORKERS = 3
+SERVERS = ("Postgres", "Valkey")
+PATIENTLY: Manner = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
+
+
+def environment(folder: Path, lease_s: float) -> dict[str, str]:
+    """Of the parts: no setting of whoever starts the test, small leases, our agents."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RC_")}
+    paths = [str(folder), *clean.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **clean,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "RC_LOG_FORMAT": "json",
+        "RC_LEASE_SECONDS": f"{lease_s:g}",
+        "RC_SWEEP_SECONDS": f"{lease_s / 4:g}",
+        "RC_PROBE_SECONDS": "0.5",
+        "RC_PROBE_SLACK_SECONDS": "0.5",
+        "RC_RETRY_BASE_SECONDS": "0.1",
+        "RC_RETRY_CAP_SECONDS": "1",
+        "RC_DRAIN_SECONDS": "0.5",
+        "RC_WORKER_QUEUES": "runs=16,system=2",
+        # However often its workers are killed, a run ends as its agent says: that is checked.
+        "RC_MAX_LOSSES": "100",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that only one fault works on at a time."""
+
+    name: str
+    lock: threading.Lock
+
+
+class Stage:
+    """The stack, started inside `with`. `complaints`: parts that ended in a way they may not."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.complaints: list[str] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="rc-chaos-"))
+        agents.distribute(self._folder)
+        plan = Plan(workers=WORKERS, environ=environment(self._folder, lease_s))
+        self.stack = Stack(plan)
+        self._locks: dict[str, threading.Lock] = {}
+        self.key = ""
+
+    def __enter__(self) -> "Stage":
+        self.stack.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            for part in self.stack.parts.values():
+                part.child.send(signal.SIGCONT)
+            self.stack.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start_servers(self) -> None:
+        self.stack.start_servers()
+        self.stack.command("migrate")
+        self.key = api_key(self.stack)
+
+    def start_parts(self) -> None:
+        self.stack.add("api 2", "api", RC_API_PORT=str(ports.free_port()))
+        self.stack.start_parts()
+        self._locks = {name: threading.Lock() for name in (*self.stack.parts, *SERVERS)}
+
+    @property
+    def accepted_file(self) -> Path:
+        return self._folder / "accepted"
+
+    def urls(self) -> list[str]:
+        """The apis that say that they listen. One that was killed said so too."""
+        found = [self.stack.parts[name].ports.get("api") for name in ("api", "api 2")]
+        return [f"http://127.0.0.1:{port}" for port in found if port is not None]
+
+    def logs(self) -> list[Path]:
+        return sorted((self.stack.folder / "parts").glob("*.log"))
+
+    # Who is free, and whose it is
+
+    @contextmanager
+    def holding(self, *names: str) -> Iterator[bool]:
+        """All of these, if all are free now; False if not."""
+        held: list[threading.Lock] = []
+        try:
+            free = all(self._try(name, held) for name in names)
+            yield free
+        finally:
+            for lock in held:
+                lock.release()
+
+    def _try(self, name: str, held: list[threading.Lock]) -> bool:
+        lock = self._locks[name]
+        if lock.acquire(blocking=False):
+            held.append(lock)
+            return True
+        return False
+
+    # Verbs
+
+    def kill(self, name: str) -> None:
+        self.stack.parts[name].kill()
+
+    def start(self, name: str) -> None:
+        self.stack.parts[name].start(60.0)
+
+    def pause(self, name: str, seconds: float) -> None:
+        """SIGSTOP, for so long."""
+        child = self.stack.parts[name].child
+        child.send(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            child.send(signal.SIGCONT)
+
+    def ask_to_stop(self, name: str) -> None:
+        """SIGTERM. It has to end by itself, with code 0, also while a server is away."""
+        code = self.stack.parts[name].stop(PATIENTLY)
+        if code != 0:
+            self.complaints.append(f"{name} was asked to stop and ended with {code}")
+
+    def flush(self) -> None:
+        with redis.Redis(port=self.stack.valkey.port) as client:
+            client.flushall()
+
+    def empty_redis(self) -> None:
+        self.stack.valkey.stop()
+        self.stack.valkey.clear()
+        self.stack.valkey.start()
+
+    def pid(self, name: str) -> int:
+        return self.stack.parts[name].pid
+
+    def look(self) -> None:
+        """A part that nobody works on and that is dead has ended by itself."""
+        for name, part in self.stack.parts.items():
+            with self.holding(name) as free:
+                if free and not part.alive:
+                    self.complaints.append(_end_of(part))
+                    part.launch()
+
+    def stop_parts(self) -> None:
+        """All are asked at once, and each has to end with code 0."""
+        for part in self.stack.parts.values():
+            part.child.ask()
+        for name in self.stack.parts:
+            self.ask_to_stop(name)
+
+    def entries(self) -> dict[str, list[str]]:
+        """What stands in the lists and sets of all queues, but for the janitor's marks."""
+        found: dict[str, list[str]] = {}
+        with redis.Redis(port=self.stack.valkey.port, decode_responses=True) as client:
+            for key in client.scan_iter("queue:*", count=1000):
+                entries = _entries(client, key)
+                if entries:
+                    found[key] = entries
+        return found
+
+
+def _entries(client: "redis.Redis", key: str) -> list[str]:
+    kind = client.type(key)
+    if key.endswith(":done"):
+        return []
+    texts: list[str] = []
+    if kind == "list":
+        texts = client.lrange(key, 0, -1)  # type: ignore[assignment]
+    elif kind == "zset":
+        texts = client.zrange(key, 0, -1)  # type: ignore[assignment]
+    return [text for text in texts if not text.startswith("probe.")]
+
+
+def _end_of(part: Part) -> str:
+    return f"{part.name} ended by itself ({part.child.describe_end()}). {part.last_words(10)}"

@@ -1,0 +1,24 @@
+"""A short chaos test: every fault at least once while some hundred runs go through."""
+
+import pytest
+from tests.chaos.__main__ import run
+from tests.chaos.driver import Options
+from tests.chaos.faults import FAULTS
+
+SHORT = Options(
+    seed=1, runs=250, seconds=12.0, lease_s=1.0, pause_s=0.3, longest_s=1.5, rest_s=30.0
+)
+
+
+def test_nothing_is_lost_while_everything_dies(capsys: pytest.CaptureFixture[str]) -> None:
+    """kill -9, SIGSTOP past the lease, FLUSHALL, restarts: each accepted run ends exactly once."""
+    said: list[str] = []
+    result = run(SHORT, said.append)
+    assert not result.findings, "\n".join([*said, result.text])
+    struck = {blow.fault.name for blow in result.course.blows}
+    assert struck == {fault.name for fault in FAULTS}
+    assert result.course.tally.accepted.count >= 250
+    total = result.lines[-1]
+    # It hurt: runs were in the hands of what died, and were executed again.
+    assert total.touched > 0
+    assert total.again > 0
