@@ -27,7 +27,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } \
 	  || { echo "python3 has neither ensurepip nor pip: install python3-venv (Debian) and try again" >&2; exit 1; }
 	@$(PIP) --require-hashes -r requirements/dev.txt
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # The tests of the chart need a Helm and the schemas of Kubernetes: large, so the demo goes without.
