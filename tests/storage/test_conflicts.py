@@ -198,3 +198,17 @@ async def test_the_rules_hold_in_any_race(db: Database, queue: Queue, seed: int)
     assert await db.rows(NOT_ASKED) == []
     assert "\n".join(watch.summary(await watch.findings(db))) == ""
     assert min(counts.values()) > 0, counts
+
+
+async def test_two_of_one_key_are_refused_alike_in_one_group(db: Database, queue: Queue) -> None:
+    """Protects: nobody is told of runs that were never made. In one call the second of a key would
+    be answered with the ids of the first before the first is refused."""
+    session = new_id()
+    await submit(db, queue, wanting(session, "queue"))
+    key = IdempotencyKey(1, "POST /v1/runs", "k", "h")
+    submitter = Submitter(db, queue)
+    first = submitter(Submission((new_run(),)))  # the lane is busy: the next two share a group
+    same = [submitter(Submission((wanting(session, "reject"),), key)) for _ in range(2)]
+    answers = await asyncio.gather(first, *same, return_exceptions=True)
+    await submitter.close()
+    assert [type(answer) for answer in answers[1:]] == [Conflict, Conflict]

@@ -112,20 +112,29 @@ class Submitter:
 
 def _waves(submissions: Sequence[Submission]) -> Iterator[list[tuple[int, Submission]]]:
     """Members in calls: usually one. Who rejects or cancels comes alone among those that share
-    its session, since there the order of members decides."""
+    its session, since there the order of members decides. Nor do two of one key share a call: the
+    second would be told of the runs of a first that is refused only later in that call."""
     waiting = list(enumerate(submissions))
     while waiting:
         wave: list[tuple[int, Submission]] = []
         left: list[tuple[int, Submission]] = []
         seen: dict[str | None, bool] = {}  # session → is somebody strict about it in this wave?
+        keys: set[tuple[int, str, str] | None] = set()
         for number, item in waiting:
             strict = any(run.on_conflict in STRICT for run in item.runs)
             sessions = {run.session_id for run in item.runs} - {None}
             clash = any(session in seen and (strict or seen[session]) for session in sessions)
+            clash |= item.idempotency is not None and _key(item) in keys
+            keys.add(_key(item))
             (left if clash else wave).append((number, item))
             seen.update({session: strict or seen.get(session, False) for session in sessions})
         yield wave
         waiting = left
+
+
+def _key(submission: Submission) -> tuple[int, str, str] | None:
+    key = submission.idempotency
+    return (key.workspace_id, key.route, key.key) if key else None
 
 
 def _size(submission: Submission) -> int:

@@ -8,8 +8,8 @@
 -- its run ids and, where created, their times. For on_conflict cancel_previous also a row
 -- `cancelling` for each running run that was asked to stop: run_ids holds it and its worker.
 --
--- The caller puts members that share a session, one of them with reject or cancel_previous, into
--- separate calls: their order has to mean something.
+-- The caller puts members that share a key, or a session that one of them rejects or cancels for,
+-- into separate calls: their order has to mean something.
 -- Order of locks: keys, new sessions, sessions, runs, each sorted. Safe to send twice: run ids are
 -- made by the caller before, so a second sending finds its own key and its own rows.
 CREATE OR REPLACE FUNCTION submit_1(p_members jsonb, p_runs jsonb)
