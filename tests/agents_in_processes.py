@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -154,25 +155,30 @@ def forks(ctx: SyncContext, given: Any) -> Any:
     return pid
 
 
-def talks_nonsense(ctx: SyncContext, given: Any) -> Any:
-    """Writes into every socket it has."""
+def sockets() -> Iterator[socket.socket]:
+    """Every socket that this process has, the pipe to its worker too."""
     for number in range(3, 64):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as end:
-                    end.send(b"\x00\x00\x00\x03{,}")  # the length is right, the JSON is not
+                    yield end
+
+
+def talks_nonsense(ctx: SyncContext, given: Any) -> Any:
+    for end in sockets():
+        end.send(b"\x00\x00\x00\x03{,}")  # the length is right, the JSON is not
     time.sleep(60)
 
 
-def closes_all(ctx: SyncContext, given: Any) -> Any:
-    """As some programs do before they become a daemon."""
-    os.closerange(3, 64)
+def hangs_up(ctx: SyncContext, given: Any) -> Any:
+    for end in sockets():
+        end.shutdown(socket.SHUT_WR)
     time.sleep(60)
 
 
 NAMES = (
     "says_who", "uses_all", "uses_all_in_thread", "keeps_steps", "raises", "wrong_steps",
     "segfault", "leaves", "kills_itself", "eats", "naps", "sleeps", "says_so_far", "clings",
-    "forks", "talks_nonsense", "closes_all",
+    "forks", "talks_nonsense", "hangs_up",
 )  # fmt: skip
 ALL = {name: globals()[name] for name in NAMES}

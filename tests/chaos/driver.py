@@ -6,11 +6,11 @@ moment of the blow; when those ran again is read from the log of the triggers at
 """
 
 import asyncio
-import contextlib
 import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
@@ -165,9 +165,8 @@ class Driver:
     ) -> Callable[[], None]:
         def note() -> None:
             noted = asyncio.run_coroutine_threadsafe(self._note(fault, names), loop)
-            while not self._over.is_set():
-                with contextlib.suppress(TimeoutError):
-                    return noted.result(0.5)
+            while not self._over.is_set() and not wait([noted], 0.5).done:
+                pass
 
         return note
 

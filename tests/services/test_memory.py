@@ -14,8 +14,10 @@ from tests.support import ended, eventually, submit_one, working
 from researchcopilot.agents.contract import Remembered, agent
 from researchcopilot.agents.research import research
 from researchcopilot.core.settings import Settings
+from researchcopilot.janitor.memories import LOCK, expire_memories
 from researchcopilot.storage import keys, memories
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.memories import Memory
 from researchcopilot.storage.queue import Queue
 
@@ -215,21 +217,59 @@ def _copy(fn: Any) -> Any:
     return copied
 
 
-async def test_the_janitor_removes_what_has_expired(
-    db: Database, queue: Queue, parts: Parts
-) -> None:
-    """Protects: expire_memories, over more than a batch; and nothing else leaves."""
+async def put(db: Database, *, workspace_id: int = 1, hours: float = 1, count: int = 1) -> None:
+    """Memories of that workspace that expire in so many hours, by the token `t`."""
     await db.execute(
-        b"INSERT INTO memories SELECT gen_random_uuid(), 1, gen_random_uuid(), 'q', 't', '{t}',"
-        b" clock_timestamp() - interval '1 day',"
-        b" clock_timestamp() + CASE WHEN n <= 5 THEN 1 ELSE -1 END * interval '1 hour'"
-        b" FROM generate_series(1, 1205) n"
+        b"INSERT INTO memories SELECT gen_random_uuid(), %(w)s, gen_random_uuid(), 'q', 't' || n,"
+        b" '{t}', clock_timestamp() - interval '1 day', clock_timestamp() + %(h)s * interval '1 h'"
+        b" FROM generate_series(1, %(n)s) n",
+        {"w": workspace_id, "h": hours, "n": count},
     )
-    parts("janitor", RC_MEMORY_SWEEP_SECONDS="0.1")
+
+
+async def test_what_is_expired_or_foreign_is_not_even_looked_at(db: Database) -> None:
+    """Protects: the search itself; what it finds is looked at once more before it is cited."""
+    await keys.create(db, workspace="other", name="x")
+    [(other,)] = await db.rows(b"SELECT workspace_id FROM workspaces WHERE name = 'other'")
+    await put(db)
+    await put(db, hours=-1)
+    await put(db, workspace_id=other)
+    [found] = await memories.recall(db, 1, ["t"], 9)
+    [own] = await kept(db)
+    assert found.memory_id == own.memory_id
+    assert await memories.recall(db, 1, ["other"], 9) == []
+    rows = await db.rows(b"SELECT memory_id FROM memories")
+    assert await memories.living(db, 1, [row[0] for row in rows]) == {own.memory_id}
+
+
+async def test_expired_memories_are_removed_by_one_janitor_at_a_time(
+    db: Database, queue: Queue, settings: Settings
+) -> None:
+    """Protects: expire_memories: all that has expired, in batches, and nothing else; whoever does
+    not have the lock leaves it to the other."""
+    await put(db, count=3)
+    await put(db, hours=-1, count=1200)
+    locks = Locks(settings.redis)
+    try:
+        async with locks.hold(LOCK):
+            await expire_memories(db, locks)
+            assert await rows_left(db) == 1203
+        await expire_memories(db, locks)
+        assert await rows_left(db) == 3
+    finally:
+        await locks.close()
+
+
+async def rows_left(db: Database) -> int:
+    [(left,)] = await db.rows(b"SELECT count(*) FROM memories")
+    return int(left)
+
+
+async def test_the_janitor_has_that_duty(db: Database, queue: Queue, parts: Parts) -> None:
+    await put(db, hours=-1)
+    parts("janitor")
 
     async def swept() -> bool:
-        [(left,)] = await db.rows(b"SELECT count(*) FROM memories")
-        return bool(left == 5)
+        return await rows_left(db) == 0
 
     await eventually(swept)
-    assert len(await kept(db)) == 5

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 from tests.services.conftest import Fragile
 from tests.support import eventually, new_run, submit, working
@@ -104,23 +103,16 @@ def failing(health: Health, path: str) -> tuple[int, str, bytes] | None:
     return answer if answer[0] != 200 else None
 
 
-async def test_it_is_not_ready_before_it_is_registered(
+async def test_it_is_ready_once_it_is_registered_and_both_servers_answer(
     settings: Settings, db: Database, queue: Queue
 ) -> None:
     async def agent(ctx: Any, given: Any) -> None: ...
 
-    with psycopg.connect(settings.database.url) as blocker:
-        blocker.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
-        opening = watched(settings, db, queue, agent)
-        seen: list[bytes] = []
-
-        async def open_it() -> None:
-            async with opening as (_, health):
-                seen.append(health.answer("/readyz")[2])
-
-        task = asyncio.create_task(open_it())
-        settled, _ = await asyncio.wait((task,), timeout=0.2)
-        assert not settled
-        blocker.rollback()
-        await task
-    assert seen == [b"ok\n"]
+    async with watched(settings, db, queue, agent) as (worker, health):
+        await eventually(lambda: health.answer("/readyz")[0] == 200)
+        worker.registered = False
+        assert health.answer("/readyz")[::2] == (503, b"registered: not yet\n")
+        worker.registered = True
+        worker.renewal.renewed._last -= 1000
+        assert health.answer("/readyz")[::2] == (503, b"leases: Postgres does not renew\n")
+        await eventually(lambda: health.answer("/readyz")[0] == 200)

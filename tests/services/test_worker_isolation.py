@@ -31,7 +31,7 @@ from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.push import Pusher
 from researchcopilot.storage.queue import Queue
-from researchcopilot.worker import execute
+from researchcopilot.worker import execute, isolated_call
 from researchcopilot.worker.worker import Worker
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +109,15 @@ async def test_steps_outlive_the_process(worker: Worker, db: Database, queue: Qu
 
 
 # Nothing of it is left
+
+
+async def test_one_that_hangs_up_and_goes_on_is_ended(
+    worker: Worker, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated_call, "EXIT_S", 0.2)
+    found = await ended(db, await submit_one(db, queue, "hangs_up", max_attempts=1), 20)
+    assert found["error"]["type"] == "agent_crashed"
+    assert "closed the pipe" in found["error"]["message"]
 
 
 async def test_cancelled_it_is_gone_with_its_group_within_the_lease(

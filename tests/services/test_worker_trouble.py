@@ -55,7 +55,7 @@ async def in_thread(call: Any) -> None:
 
 
 class Gate:
-    """An agent that waits, then steps, tells, and reads."""
+    """An agent that waits, then reads, tells, and steps."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -64,8 +64,9 @@ class Gate:
     async def __call__(self, ctx: Context, given: Any) -> Any:
         self.inside += 1
         await self.open.wait()
+        messages = await ctx.messages()
         await ctx.emit("said", {})
-        return [await ctx.step("a", lambda: given), len(await ctx.messages())]
+        return [await ctx.step("a", lambda: given), len(messages)]
 
 
 # Servers

@@ -263,7 +263,7 @@ async def test_nobody_there_and_nobody_able_are_unavailable_a_wrong_type_is_a_fa
     finally:
         client.config_set("maxmemory", limit)
     client.set("queue:runs", "no list")
-    with pytest.raises(Exception, match="WRONGTYPE"):
+    with pytest.raises(Exception, match=r"^WRONGTYPE"):
         await queue.push("runs", entries(1))
 
 

@@ -2,6 +2,7 @@
 whoever in it does not."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from researchcopilot.core.errors import Unavailable
+from researchcopilot.dev.parts import child_environment
 from researchcopilot.runtime import loop
 from researchcopilot.runtime.loop import Beat, Stop, every, until_available
 
@@ -176,6 +178,11 @@ def test_whatever_is_left_the_process_ends_with_its_code(left: str) -> None:
         f"async def main():\n    pass\n{LEFT[left]}\n    return 7\nsys.exit(run(main()))\n"
     )
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=30,
+        env=child_environment(os.environ),
+    )
     assert done.returncode == 7, done.stderr
     assert time.monotonic() - started < 8

@@ -77,9 +77,10 @@ def test_an_unknown_zone_says_what_to_do() -> None:
 
 
 def test_most_questions_settle_the_language() -> None:
-    """Protects: Chinese only if more than half are; without questions as the last time."""
-    assert language_for(["什么是锁", "召回率怎么评", "What is a lock?"], None) == "zh"
-    assert language_for(["什么是锁", "What is a lock?"], "zh") == "en"
+    """Protects: Chinese if more than half are; in doubt and without questions as the last time."""
+    assert language_for(["什么是锁", "召回率怎么评", "What is a lock?"], "en") == "zh"
+    assert language_for(["什么是锁", "What is a lock?", "Why?"], "zh") == "en"
+    assert [language_for(["什么是锁", "Why?"], last) for last in (None, "zh")] == ["en", "zh"]
     assert [language_for([], last) for last in (None, "en", "zh")] == ["en", "en", "zh"]
 
 

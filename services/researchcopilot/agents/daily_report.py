@@ -100,8 +100,8 @@ def period(clock: Clock, *, until_now: bool) -> Period | None:
 
 
 def language_for(questions: Sequence[str], last: str | None) -> Language:
-    """Chinese if most questions were; if there was none, as the last report."""
-    if not questions:
-        return "zh" if last == "zh" else "en"
+    """Chinese if most questions were; if there was none, or just half, as the last report."""
     chinese = sum(language_of(question) == "zh" for question in questions)
+    if 2 * chinese == len(questions):
+        return "zh" if last == "zh" else "en"
     return "zh" if 2 * chinese > len(questions) else "en"

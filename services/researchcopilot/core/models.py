@@ -198,7 +198,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A line of a session's conversation. `role`: user, assistant (later also digest)."""
+    """A line of a session's conversation. `role`: user, assistant, digest."""
 
     message_id: int
     session_id: str

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from researchcopilot.agents.policy import RetryPolicy
 from researchcopilot.core.errors import LostClaim, RetryLater, RunCancelled
+from researchcopilot.core.text import clean_text
 from researchcopilot.worker.result import describe_error
 
 LONGEST_WAIT_S = 30 * 86_400.0
@@ -34,7 +35,7 @@ def judge(error: BaseException, policy: RetryPolicy, trace: str = "") -> Failure
     if isinstance(error, RetryLater):
         return Failure("retry", described, _asked_wait(error))
     if final := policy.final(error):
-        return Failure("final", {**described, "final": final})
+        return Failure("final", {**described, "final": clean_text(final, 300)})
     return Failure("retry", described)
 
 

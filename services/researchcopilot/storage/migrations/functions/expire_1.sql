@@ -3,8 +3,7 @@
 -- never_started: no worker ever claimed it. deadline: it was tried, and no more time is left.
 -- Locks and looks as reclaim_1 does. Returns verdict `failed` with its reason; unparked runs as
 -- `push`.
-DROP FUNCTION IF EXISTS expire_1(int);
-CREATE FUNCTION expire_1(p_limit int)
+CREATE OR REPLACE FUNCTION expire_1(p_limit int)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column

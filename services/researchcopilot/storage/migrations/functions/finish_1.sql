@@ -12,10 +12,7 @@
 -- them what has to be pushed, as verdict `push` (with its wait): runs that were unparked, and those
 -- that follow. A run may be named twice: a worker that has lost it and taken it once more ends both
 -- claims.
-DROP FUNCTION IF EXISTS finish_1(uuid, uuid[], int[], text[], jsonb[], jsonb[], double precision[]);
-DROP FUNCTION IF EXISTS finish_1(uuid, uuid[], int[], text[], jsonb[], jsonb[], double precision[],
-                                 jsonb[]);
-CREATE FUNCTION finish_1(p_worker uuid, p_run_ids uuid[], p_claim_nos int[], p_kinds text[],
+CREATE OR REPLACE FUNCTION finish_1(p_worker uuid, p_run_ids uuid[], p_claim_nos int[], p_kinds text[],
                          p_results jsonb[], p_errors jsonb[], p_delays double precision[],
                          p_follow_ups jsonb[] DEFAULT NULL)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, wait_s double precision,

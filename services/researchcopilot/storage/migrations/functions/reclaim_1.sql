@@ -7,8 +7,7 @@
 -- Returns the new status of each, oldest first, with queue, workspace and a reason: left (its worker
 -- said goodbye without it), silent (its worker has not been seen since the lease ended), forgotten
 -- (its worker lives, and did not renew this run). Unparked runs follow as verdict `push`.
-DROP FUNCTION IF EXISTS reclaim_1(int, int);
-CREATE FUNCTION reclaim_1(p_limit int, p_max_losses int)
+CREATE OR REPLACE FUNCTION reclaim_1(p_limit int, p_max_losses int)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
