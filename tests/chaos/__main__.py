@@ -11,7 +11,9 @@ code 1 if anything was lost; then the history of each run that is concerned is p
 import argparse
 import asyncio
 import logging
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.tally import Accepted
 from tests.chaos.watch import Finding
 
-from researchcopilot.dev.signals import interruptible
+from researchcopilot.dev.signals import ENDING, interruptible
 from researchcopilot.storage.db import Database
 
 SHOWN = 10
@@ -44,8 +46,26 @@ def run(options: Options, say: Callable[[str], None]) -> Result:
     with Stage(options.lease_s) as stage:
         stage.start_servers()
         with Accepted(stage.accepted_file) as accepted:
-            course = asyncio.run(Driver(options, stage, accepted, say).run())
+            course = asyncio.run(_driven(Driver(options, stage, accepted, say)))
             return asyncio.run(_judged(stage, course))
+
+
+async def _driven(driver: Driver) -> Course:
+    """Ctrl-C and SIGTERM cancel it: raised in the middle of the loop they would leave tasks that
+    nobody wakes."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    if threading.current_thread() is not threading.main_thread():
+        return await driver.run()
+    before = {
+        number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(task.cancel))
+        for number in ENDING
+    }
+    try:
+        return await driver.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _judged(stage: Stage, course: Course) -> Result:
@@ -98,7 +118,7 @@ def main(argv: list[str]) -> int:
     try:
         with interruptible():
             result = run(options, lambda words: print(words, flush=True))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped; nothing runs any more")
         return 130
     print(result.text, f"({time.monotonic() - started:.0f} s)")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.conftest import Servers
-from tests.services.api_server import Api, Stage, problem, register
+from tests.services.api_server import Api, Stage, problem, register, until
 from tests.services.schedules_api import body, make, path, scheduling_stage
 
 from researchcopilot.core.models import AgentInfo
@@ -145,6 +145,7 @@ def test_nothing_is_fetched_for_a_schema(here: Stage, client: httpx.Client) -> N
         schema = {"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"}
         far = AgentInfo("far", "1", "runs", "", schema)
         here.run(lambda db: register(db, (far,)))
-        assert make(client, agent="far")["agent"] == "far"
+        # An agent that is new shows within two seconds.
+        until(lambda: client.post("/v1/schedules", json=body(agent="far")).status_code == 201)
         server.shutdown()
     assert asked == []
