@@ -21,6 +21,7 @@ from prometheus_client import REGISTRY
 
 from researchcopilot.agents.contract import Context
 from researchcopilot.agents.registry import make_agent
+from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import NewRun, Submission, Verdict, WorkerInfo
 from researchcopilot.core.settings import Settings
@@ -163,9 +164,12 @@ async def delayed(queue: Queue) -> int:
 
 
 async def empty(queue: Queue, *names: str) -> bool:
-    """No entry waits, is in hands, or is delayed. A probe may pass."""
+    """No entry waits, is in hands, or is delayed. A probe may pass. False while Redis is away."""
     for name in names or ("runs",):
-        depths = await queue.depths(name)
+        try:
+            depths = await queue.depths(name)
+        except Unavailable:
+            return False
         if depths.processing or depths.delayed or depths.waiting > 1:
             return False
     return True

@@ -28,7 +28,6 @@ from researchcopilot.storage.db import Database
 
 T = TypeVar("T")
 CLIENTS = 8
-AT_ONCE = 3
 _NOW = b"SELECT clock_timestamp()"
 _BY_STATUS = b"SELECT status, count(*) FROM runs GROUP BY 1"
 
@@ -43,6 +42,7 @@ class Options:
     seconds: float = 240.0
     lease_s: float = 2.0
     pause_s: float = 1.5
+    at_once: int = 3
     longest_s: float = 3.0
     rest_s: float = 90.0
 
@@ -132,7 +132,7 @@ class Driver:
         """Every fault once, in random order, then any, until the time is over; see LAST."""
         end = self._started + self.options.seconds
         waiting = self._random.sample(FAULTS, len(FAULTS))
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(self.options.at_once)
         async with asyncio.TaskGroup() as tasks:
             while waiting or time.monotonic() < end:
                 fault = waiting.pop() if waiting else self._random.choice(FAULTS)
@@ -140,6 +140,7 @@ class Driver:
                 task = tasks.create_task(self._make(fault))
                 task.add_done_callback(lambda _: limit.release())
                 await asyncio.sleep(self._random.uniform(0, 2 * self.options.pause_s))
+        await asyncio.sleep(2 * self.options.lease_s)  # runs are in all hands again
         await asyncio.gather(*(self._make(fault) for fault in LAST))
 
     async def _make(self, fault: Fault) -> None:
@@ -164,6 +165,8 @@ class Driver:
         self, fault: Fault, names: tuple[str, ...], loop: asyncio.AbstractEventLoop
     ) -> Callable[[], None]:
         def note() -> None:
+            if self._over.is_set():
+                return
             noted = asyncio.run_coroutine_threadsafe(self._note(fault, names), loop)
             while not self._over.is_set() and not wait([noted], 0.5).done:
                 pass

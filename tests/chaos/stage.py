@@ -5,14 +5,11 @@ calls them from threads. Whoever works on a part holds its lock: two faults neve
 """
 
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -29,13 +26,11 @@ SERVERS = ("Postgres", "Valkey")
 PATIENTLY: Manner = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
 
 
-def environment(folder: Path, lease_s: float) -> dict[str, str]:
-    """Of the parts: no setting of whoever starts the test, small leases, our agents."""
+def environment(lease_s: float) -> dict[str, str]:
+    """Of the parts: no setting of whoever starts the test, and small leases."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RC_")}
-    paths = [str(folder), *clean.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **clean,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "RC_LOG_FORMAT": "json",
         "RC_LEASE_SECONDS": f"{lease_s:g}",
         "RC_SWEEP_SECONDS": f"{lease_s / 4:g}",
@@ -50,38 +45,30 @@ def environment(folder: Path, lease_s: float) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Something that only one fault works on at a time."""
-
-    name: str
-    lock: threading.Lock
-
-
 class Stage:
     """The stack, started inside `with`. `complaints`: parts that ended in a way they may not."""
 
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self.complaints: list[str] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="rc-chaos-"))
-        agents.distribute(self._folder)
-        plan = Plan(workers=WORKERS, environ=environment(self._folder, lease_s))
-        self.stack = Stack(plan)
+        self._environ = environment(lease_s)
+        self.stack = Stack(Plan(workers=WORKERS, environ=self._environ))
         self._locks: dict[str, threading.Lock] = {}
         self.key = ""
 
     def __enter__(self) -> "Stage":
         self.stack.__enter__()
+        folder = self.stack.folder / "chaos"
+        folder.mkdir()
+        agents.distribute(folder)
+        paths = [str(folder), *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self._environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return self
 
     def __exit__(self, *error: object) -> None:
-        try:
-            for part in self.stack.parts.values():
-                part.child.send(signal.SIGCONT)
-            self.stack.stop()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        for part in self.stack.parts.values():
+            part.child.send(signal.SIGCONT)
+        self.stack.stop()
 
     def start_servers(self) -> None:
         self.stack.start_servers()
@@ -95,7 +82,7 @@ class Stage:
 
     @property
     def accepted_file(self) -> Path:
-        return self._folder / "accepted"
+        return self.stack.folder / "chaos" / "accepted"
 
     def urls(self) -> list[str]:
         """The apis that say that they listen. One that was killed said so too."""

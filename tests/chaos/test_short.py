@@ -6,7 +6,7 @@ from tests.chaos.driver import Options
 from tests.chaos.faults import FAULTS
 
 SHORT = Options(
-    seed=1, runs=250, seconds=12.0, lease_s=1.0, pause_s=0.3, longest_s=1.5, rest_s=30.0
+    runs=250, seconds=10.0, lease_s=1.0, pause_s=0.3, at_once=4, longest_s=1.5, rest_s=30.0
 )
 
 

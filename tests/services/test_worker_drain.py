@@ -2,10 +2,12 @@
 the head of their queue, refunded, and exits 0, whoever of its agents or servers does not answer."""
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,33 +101,49 @@ async def test_a_second_signal_releases_at_once(
     assert (await row(db, run_id))["status"] == "queued"
 
 
-@pytest.mark.parametrize("part", ["worker", "janitor", "scheduler"])
-async def test_an_idle_part_is_gone_in_about_a_second(parts: Parts, part: str) -> None:
-    started = parts(part)
-    sent = time.monotonic()
-    started.child.ask()
-    assert await left(started, 10) == 0
-    assert time.monotonic() - sent < 4
+PARTS = ("worker", "janitor", "scheduler")
 
 
-@pytest.mark.parametrize("part", ["worker", "janitor", "scheduler"])
-async def test_a_part_that_waits_for_its_servers_can_be_told_to_stop(
-    parts: Parts, part: str
-) -> None:
-    """Nothing listens there: it says so, and waits; it must not wait out its patience first."""
+def launched(parts: Parts, name: str, **environment: str) -> Part:
+    """A part that is starting; `parts` ends it with the test."""
+    environ = {**os.environ, **parts.environment, **environment}
+    number = len(parts.started) + 1
+    part = Part(f"{name} {number}", [name], environ, folder=parts.folder, guard=parts.guard)
+    parts.started.append(part)
+    part.launch()
+    return part
+
+
+async def all_left(started: Sequence[Part], within: float) -> None:
+    """All of them are asked at once; each exits 0, and in time."""
+    for part in started:
+        part.child.ask()
+    end = time.monotonic() + within
+    for part in started:
+        assert await left(part, end - time.monotonic()) == 0, part.last_words()
+
+
+async def test_idle_parts_are_gone_in_about_a_second(parts: Parts) -> None:
+    started = [launched(parts, name) for name in PARTS]
+    for part in started:
+        part.wait_ready()
+    await all_left(started, 4)
+
+
+async def test_parts_that_wait_for_their_servers_can_be_told_to_stop(parts: Parts) -> None:
+    """Nothing listens there: they say so, and wait; they must not wait out their patience first."""
     nobody = {
         "RC_DATABASE_URL": "postgresql://postgres@127.0.0.1:9/none",
         "RC_REDIS_URL": "redis://127.0.0.1:9/0",
     }
-    started = Part(part, [part], {**parts.environment, **nobody}, folder=parts.folder,
-                   guard=parts.guard)  # fmt: skip
-    parts.started.append(started)
-    started.launch()
-    await eventually(lambda: (started.complaint() or "").startswith("schema"))
-    sent = time.monotonic()
-    started.child.ask()
-    assert await left(started, 10) == 0
-    assert time.monotonic() - sent < 6
+    started = [launched(parts, name, **nobody) for name in PARTS]
+    for part in started:
+        await eventually(partial(waits_for_schema, part))
+    await all_left(started, 6)
+
+
+def waits_for_schema(part: Part) -> bool:
+    return (part.complaint() or "").startswith("schema")
 
 
 async def test_it_stops_also_while_a_server_is_away(
@@ -145,17 +163,17 @@ async def test_it_stops_also_while_a_server_is_away(
     for away, (database_url, redis_url) in pairs.items():
         servers = {"RC_DATABASE_URL": database_url, "RC_REDIS_URL": redis_url}
         mine = {**servers, "RC_DRAIN_SECONDS": "0.2", "RC_WORKER_QUEUES": f"{away}=1"}
-        started[away] = workers("worker", **mine)
+        started[away] = launched(workers, "worker", **mine)
+    for away, (database_url, redis_url) in pairs.items():
+        started[away].wait_ready()
+        servers = {"RC_DATABASE_URL": database_url, "RC_REDIS_URL": redis_url}
         async with connected({**steady, **servers}) as (db, queue):
             run = new_run(agent="sleep", input=60, queue=away)
             [run_id] = await submit(db, queue, run)
             await began(tmp_path, run_id)
     fragile.postgres.kill()
     fragile.valkey.kill()
-    for part in started.values():
-        part.child.ask()
-    for part in started.values():
-        assert await left(part, 25) == 0, part.last_words()
+    await all_left(list(started.values()), 25)
     fragile.start()
     found = {}
     for away, (database_url, _) in pairs.items():

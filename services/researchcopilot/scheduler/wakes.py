@@ -17,24 +17,25 @@ from researchcopilot.storage.queue import SCHEDULES, WAKE, Queue
 
 log = logging.getLogger(__name__)
 _QUEUE = "queue:"
+LEAVE_S = 2.0
 
 
 async def listen(redis: Queue, due: DueMover, ticks: TickLoop, stop: Stop) -> None:
     """Until asked to stop; then it rings once more, so that nobody sleeps on."""
-    hearing = asyncio.create_task(_hear_for_ever(redis, due, ticks))
+    hearing = asyncio.create_task(_hear(redis, due, ticks, stop))
     try:
         await stop.asked.wait()
     finally:
         hearing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await hearing
+        # Not without end: a cancellation that comes as a time-out of the client ends may be lost.
+        await asyncio.wait((hearing,), timeout=LEAVE_S)
         due.alarm.ring()
         ticks.alarm.ring()
 
 
-async def _hear_for_ever(redis: Queue, due: DueMover, ticks: TickLoop) -> None:
+async def _hear(redis: Queue, due: DueMover, ticks: TickLoop, stop: Stop) -> None:
     delays = reconnect_delays()
-    while True:
+    while not stop.is_set:
         try:
             async with contextlib.aclosing(redis.published(WAKE)) as told:
                 async for what in told:
@@ -44,6 +45,8 @@ async def _hear_for_ever(redis: Queue, due: DueMover, ticks: TickLoop) -> None:
                         due.wake_all()
                         ticks.alarm.ring()
                     _ring(what, due, ticks)
+                    if stop.asked.is_set():
+                        return
         except Unavailable as error:
             log.info("wake-ups are not heard: %s", error)
         except Exception:

@@ -30,7 +30,7 @@ class LostThreads:
     def add(self, thread: threading.Thread, future: asyncio.Future[Any], stack: str) -> None:
         """`future` is done when the thread returns at last."""
         self._lost.add(thread)
-        future.add_done_callback(lambda _: self._back(thread))
+        future.add_done_callback(lambda done: self._back(thread, done))
         LOST_THREADS.inc()
         log.error(
             "a plain function goes on in its thread although its run has ended; it has to look at "
@@ -40,6 +40,8 @@ class LostThreads:
         if len(self._lost) > self._most:
             self._too_many()
 
-    def _back(self, thread: threading.Thread) -> None:
+    def _back(self, thread: threading.Thread, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled():
+            done.exception()  # whatever it raises now is nobody's; unread, it would be reported
         self._lost.discard(thread)
         LOST_THREADS.dec()
