@@ -26,11 +26,11 @@ async def listen(redis: Queue, due: DueMover, ticks: TickLoop, stop: Stop) -> No
     try:
         await stop.asked.wait()
     finally:
+        due.alarm.ring()
+        ticks.alarm.ring()
         hearing.cancel()
         # Not without end: a cancellation that comes as a time-out of the client ends may be lost.
         await asyncio.wait((hearing,), timeout=LEAVE_S)
-        due.alarm.ring()
-        ticks.alarm.ring()
 
 
 async def _hear(redis: Queue, due: DueMover, ticks: TickLoop, stop: Stop) -> None:
