@@ -9,6 +9,7 @@ be is a complaint, and each complaint is a fault of the product.
 import asyncio
 import logging
 import random
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,10 @@ from researchcopilot.storage import moves
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.submit import Submitter
 
-BACKLOG = 300
+# How many unfinished runs there may be, in turn: a race for the only one in line needs short lines,
+# a race of groups needs long ones.
+BACKLOGS = (5, 150, 10, 40)
+PHASE_S = 0.8
 NOWHERE = "redis://127.0.0.1:1/0"  # hints are not what is tested here
 # What a worker is given to judge, as a queue would: what is queued and not parked; and now and
 # then anything at all, since a list can hold an id twice, or one that was parked meanwhile.
@@ -115,10 +119,12 @@ class Actors(Scene):
 
     async def _submitter(self) -> None:
         while self.submitting:
-            if (await self.db.rows(_UNFINISHED))[0][0] > BACKLOG:
-                await asyncio.sleep(0.02)
+            limit = BACKLOGS[int(time.monotonic() / PHASE_S) % len(BACKLOGS)]
+            [(unfinished,)] = await self.db.rows(_UNFINISHED)
+            if unfinished >= limit:
+                await asyncio.sleep(0.01)
                 continue
-            many = self.random.randint(1, max(1, self.program.group // 2))
+            many = self.random.randint(1, max(1, min(self.program.group // 2, limit // 4)))
             await asyncio.gather(*(self._submit_one() for _ in range(many)))
 
     async def _submit_one(self) -> None:

@@ -1,11 +1,16 @@
 """The moves under concurrency: whatever is sent twice, late, or by many at once, the rules hold."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from psycopg import sql
 from tests.chaos import protocol, watch
 from tests.chaos.scene import POISON, Program
+from tests.conftest import TEMPLATE, Servers
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import Claim, NewRun, Outcome, Submission
@@ -21,19 +26,40 @@ from researchcopilot.worker.hands import Hand
 WORKER = new_id()
 
 
+# Where it has to have been; else the rules have held for nothing.
+HURTS = (
+    "claim: parked", "claim: mine", "claim: later", "claim: gone", "renewal: lost", "poisoned",
+    "finish: stale", "finish: already", "finish: queued", "finish: cancelled", "replayed",
+    "mismatch", "taken back: queued", "taken back: failed", "expired: failed", "freed",
+    "rejected", "cancel: cancelled", "cancel: cancelling",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("group", [1, 64])
-def test_the_rules_hold_on_hot_sessions(database_url: str, group: int) -> None:
-    """Several processes, few sessions, leases of 30 ms, and poison in the groups: see protocol."""
-    report, found = protocol.run(Program(database_url, seconds=4.0, group=group))
-    assert "\n".join(watch.summary(found)) == ""
-    # It has been where it hurts; else the rules have held for nothing.
-    for seen in (
-        "claim: parked", "claim: mine", "claim: later", "claim: gone", "renewal: lost", "poisoned",
-        "finish: stale", "finish: already", "finish: queued", "finish: cancelled", "replayed",
-        "mismatch", "taken back: queued", "taken back: failed", "expired: failed", "freed",
-        "rejected", "cancel: cancelled", "cancel: cancelling",
-    ):  # fmt: skip
-        assert report.counts[seen] > 0, seen
+def test_the_rules_hold_on_hot_sessions(servers: Servers, group: int) -> None:
+    """Several processes, few sessions, leases of 30 ms, and poison in the groups: see protocol.
+
+    A slow machine gets to the rare places later: rounds follow until all were seen.
+    """
+    seen: Counter[str] = Counter()
+    for seed in range(1, 7):
+        with database(servers, f"protocol_{group}_{seed}") as url:
+            report, found = protocol.run(Program(url, seconds=4.0, group=group, seed=seed))
+        assert "\n".join(watch.summary(found)) == ""
+        seen.update(report.counts)
+        if all(seen[place] for place in HURTS):
+            return
+    raise AssertionError(f"never seen: {[place for place in HURTS if not seen[place]]}")
+
+
+@contextmanager
+def database(servers: Servers, name: str) -> Iterator[str]:
+    identifier, template = sql.Identifier(name), sql.Identifier(TEMPLATE)
+    servers.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, template))
+    try:
+        yield servers.postgres.url(name)
+    finally:
+        servers.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
 
 
 @pytest.mark.anyio
