@@ -20,6 +20,7 @@ class Worker:
         self.worker_id = worker_id
         self.random = scene.random
         self.report = scene.report
+        self._held: set[tuple[str, int]] = set()
         self._finish: Group[Outcome, Finished] = Group(
             self._send_finish,
             again=scene.again,
@@ -64,10 +65,17 @@ class Worker:
                 self.report.complain(f"a resent claim went back: {before} and then {now}")
 
     async def _live(self, claim: Claim) -> None:
+        self._held.add((claim.run_id, claim.claim_no))
+        try:
+            await self._execute(claim)
+        finally:
+            self._held.discard((claim.run_id, claim.claim_no))
+
+    async def _execute(self, claim: Claim) -> None:
         lease = self.scene.program.lease_s
         await asyncio.sleep(self.random.choice((0, 0, 0.2, 0.5, 1.5)) * lease)
         if self.scene.maybe(0.2):
-            await self._renew(claim)
+            await self._renew()
             await asyncio.sleep(self.random.uniform(0, lease))
         if self.scene.maybe(0.05):
             return  # it died
@@ -76,16 +84,17 @@ class Worker:
         if self.scene.maybe(0.1):
             self._judge_twice(outcome, finished, await self._end(outcome))
 
-    async def _renew(self, claim: Claim) -> None:
-        """From another thread than the loop's, as a worker does."""
-        pairs = [(claim.run_id, claim.claim_no)]
+    async def _renew(self) -> None:
+        """All that is held, from another thread than the loop's, as a worker does."""
+        pairs = list(self._held)
         async with self.scene.renewing:
             verdicts = await asyncio.to_thread(
                 self.scene.renewer.renew, self.worker_id, pairs, self.scene.program.lease_s
             )
-        if list(verdicts) != pairs:
+        if sorted(verdicts) != sorted(pairs):
             self.report.complain(f"a renewal of {pairs} was answered by {verdicts}")
-        self.report.counts[f"renewal: {verdicts[pairs[0]]}"] += 1
+        for verdict in verdicts.values():
+            self.report.counts[f"renewal: {verdict}"] += 1
 
     def _outcome(self, claim: Claim) -> Outcome:
         kind = self.random.choices(
@@ -96,7 +105,7 @@ class Worker:
         result = (
             f'{{"answer": "it is", "claim_no": {claim.claim_no}}}' if kind == "succeeded" else None
         )
-        if result and self.scene.program.poison and self.scene.maybe(0.01):
+        if result and self.scene.program.poison and self.scene.maybe(0.04):
             result = self.random.choice(POISON)
         return Outcome(claim.run_id, claim.claim_no, self.worker_id, kind, result, error, delay_s)
 
