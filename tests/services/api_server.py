@@ -26,7 +26,8 @@ T = TypeVar("T")
 WORKER_ID = new_id()
 QUESTION = "对比 pgvector 与 Qdrant"
 AGENTS = (
-    AgentInfo("echo", "1", "runs", "says what it was asked", {"type": "string"}),
+    AgentInfo("echo", "1", "runs", "says what it was asked"),
+    AgentInfo("words", "1", "runs", "takes words and nothing else", {"type": "string"}),
     AgentInfo("research", "1", "runs", "answers from the corpus"),
     AgentInfo("rebuild_index", "1", "system", "makes the index anew"),
 )

@@ -94,6 +94,19 @@ BAD: dict[str, tuple[Send, int, str, str | None]] = {
     ),
     "unknown agent": (post({"input": 1, "agent": "gpt"}), 422, "unknown_agent", "$.agent"),
     "unknown queue": (post({"input": 1, "queue": "rnus"}), 422, "unknown_queue", "$.queue"),
+    "refused by the agent's schema": (
+        post({"input": {"a": 1}, "agent": "words"}),
+        422,
+        "input_refused",
+        "$.input",
+    ),
+    "refused by the agent's schema, in a batch": (
+        post({"runs": [{"input": "a", "agent": "words"}, {"input": 1, "agent": "words"}]},
+             "/v1/runs:batch"),
+        422,
+        "input_refused",
+        "$.runs[1].input",
+    ),
     "empty batch": (post({"runs": []}, "/v1/runs:batch"), 422, "invalid", "$.runs"),
     "1,001 runs": (post({"runs": [{}] * 1001}, "/v1/runs:batch"), 422, "invalid", "$.runs"),
     "bad run in a batch": (

@@ -92,6 +92,8 @@ def test_replay_makes_one_new_run(client: httpx.Client, here: Stage) -> None:
     new = first.json()
     assert new["run_id"] != dead
     assert (new["status"], new["metadata"]) == ("queued", {"a": "b"})
+    assert (new["replay_of"], new["resolved_by"]) == (dead, None)
+    assert client.get(f"/v1/runs/{dead}").json()["resolved_by"] == new["run_id"]
     assert first.headers["location"] == f"/v1/runs/{new['run_id']}"
     again = client.post(f"/v1/runs/{dead}:replay", json={"fresh": True})
     assert again.json()["run_id"] == new["run_id"]

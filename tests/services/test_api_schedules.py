@@ -150,7 +150,7 @@ def test_other_changes_leave_the_next_tick(client: httpx.Client) -> None:
         ({"cron": "0 8 * * *", "interval_s": 60}, "$.cron", "exclude each other"),
         ({"timezone": "Europe/Belin"}, "$.timezone", "Europe/Berlin"),
         ({"agent": "nobody"}, "$.agent", "no worker has registered"),
-        ({"input": {"no": "string"}}, "$.input", "refused by the schema"),
+        ({"agent": "words", "input": {"no": "string"}}, "$.input", "refused by the schema"),
         ({"ends_at": "2020-01-01T00:00:00Z"}, "$.ends_at", "is past"),
         ({"misfire": "all", "overlap": "skip"}, "$.overlap", "must be allow"),
         ({"schedule_id": UNKNOWN}, "$.schedule_id", "not a field"),
@@ -225,6 +225,7 @@ def test_a_trigger_is_a_run_now(
     assert answer.headers["location"] == f"/v1/runs/{run['run_id']}"
     assert (run["session_id"], run["status"]) == (made["session_id"], "queued")
     assert run["metadata"]["schedule"] == made["name"]
+    assert run["schedule_id"] == made["schedule_id"]
     again = client.post(path(made, ":trigger"), headers=key)
     assert (again.status_code, again.json()["run_id"]) == (202, run["run_id"])
     assert again.headers["idempotent-replayed"] == "true"

@@ -61,7 +61,9 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "start without a zone": ({"starts_at": "2027-01-01T00:00:00"}, "$.starts_at", "its zone"),
     "unknown agent": ({"agent": "nobody"}, "$.agent", "agents: broken, echo"),
     "unknown queue": ({"queue": "nowhere"}, "$.queue", "no worker serves"),
-    "refused by the agent's schema": ({"input": {"a": 1}}, "$.input", "refused by the schema"),
+    "refused by the agent's schema": (
+        {"agent": "words", "input": {"a": 1}}, "$.input", "refused by the schema",
+    ),
     "of a property": (
         {"agent": "strict", "input": {"question": "?"}}, "$.input.question", "too short",
     ),

@@ -29,6 +29,7 @@ from researchcopilot.core.ids import new_id
 from researchcopilot.core.settings import Settings
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.runs import get_run
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +58,8 @@ async def test_a_research_run_is_digested_in_its_session(
         follows = await follower(db, run["run_id"])
         assert follows is not None
         done = await ended(db, follows)
+    shown = await get_run(db, 1, follows)
+    assert shown is not None and shown.follows == run["run_id"]
     assert done["result"] == {"run_id": run["run_id"], "outcome": "written"}
     [payload] = await digests(db, run["run_id"])
     assert payload["question"] == "对比 pgvector 与 Qdrant"

@@ -8,6 +8,7 @@ import and large, and most agents announce no schema. A schema never makes us fe
 import asyncio
 import json
 import logging
+import sys
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -18,6 +19,7 @@ from researchcopilot.core.text import dumps
 
 MOST = 5  # faults that are named
 _MESSAGE = 300
+_SHORT = 2000  # characters of a text that is checked sooner than a thread is reached
 log = logging.getLogger(__name__)
 
 
@@ -25,7 +27,10 @@ async def check_input(value: Any, agent: AgentInfo, where: str, faults: list[Fau
     """Adds a fault for each thing in `value` that the agent's schema refuses."""
     if agent.input_schema is not None:
         schema = dumps(agent.input_schema)
-        faults += await asyncio.to_thread(_refused, value, schema, agent.name, where)
+        if isinstance(value, str) and len(value) <= _SHORT and "jsonschema" in sys.modules:
+            faults += _refused(value, schema, agent.name, where)
+        else:
+            faults += await asyncio.to_thread(_refused, value, schema, agent.name, where)
 
 
 def _refused(value: Any, schema: str, agent: str, where: str) -> list[Fault]:

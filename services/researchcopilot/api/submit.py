@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from researchcopilot.api import idempotency, views
 from researchcopilot.api.bodies import Body, Field, ListOf
+from researchcopilot.api.inputs import check_input
 from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Fault, Problem, refuse
 from researchcopilot.api.render import json_response
@@ -139,6 +140,8 @@ async def _new_run(call: Call, wanted: Wanted, faults: list[Fault]) -> NewRun:
     _check_times(fields, where, faults)
     catalogue = call.services.catalogue
     agent = await catalogue.agent(fields["agent"], f"{where}.agent", faults)
+    if agent is not None:
+        await check_input(fields["input"], agent, f"{where}.input", faults)
     queue = fields["queue"]
     if queue is not None:
         await catalogue.queue(queue, f"{where}.queue", faults)
@@ -218,6 +221,10 @@ def _as_runs(new: list[NewRun], submitted: Submitted) -> list[Run]:
             timeout_s=run.timeout_s,
             worker_id=None,
             index_version=None,
+            schedule_id=None,
+            follows=None,
+            replay_of=None,
+            resolved_by=None,
             run_at=run_at,
             deadline=deadline,
             created_at=created_at,

@@ -168,7 +168,8 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as people see it."""
+    """A run as people see it. Where it comes from: the schedule whose tick made it, the run that it
+    `follows` (a digest), the dead letter that it is a `replay_of`; `resolved_by` is its own replay."""
 
     run_id: str
     workspace_id: int
@@ -188,6 +189,10 @@ class Run:
     timeout_s: float | None
     worker_id: str | None
     index_version: int | None
+    schedule_id: str | None
+    follows: str | None
+    replay_of: str | None
+    resolved_by: str | None
     run_at: datetime
     deadline: datetime
     created_at: datetime

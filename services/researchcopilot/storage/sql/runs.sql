@@ -1,15 +1,17 @@
 -- name: get
 SELECT run_id, workspace_id, session_id, agent, queue, status, parked, input, metadata, result,
-       error, claim_no, attempts, max_attempts, losses, timeout_s, worker_id, index_version, run_at,
-       deadline, created_at, started_at, finished_at, cancel_requested_at
+       error, claim_no, attempts, max_attempts, losses, timeout_s, worker_id, index_version,
+       schedule_id, follows, replay_of, resolved_by, run_at, deadline, created_at, started_at,
+       finished_at, cancel_requested_at
 FROM runs WHERE run_id = %(run_id)s::uuid AND workspace_id = %(workspace_id)s
 
 -- name: get_each
 -- Each by its own workspace: callers of several may share a group, never a row.
 SELECT i.place, r.run_id, r.workspace_id, r.session_id, r.agent, r.queue, r.status, r.parked,
        r.input, r.metadata, r.result, r.error, r.claim_no, r.attempts, r.max_attempts, r.losses,
-       r.timeout_s, r.worker_id, r.index_version, r.run_at, r.deadline, r.created_at, r.started_at,
-       r.finished_at, r.cancel_requested_at
+       r.timeout_s, r.worker_id, r.index_version, r.schedule_id, r.follows, r.replay_of,
+       r.resolved_by, r.run_at, r.deadline, r.created_at, r.started_at, r.finished_at,
+       r.cancel_requested_at
 FROM unnest(%(workspace_ids)s::int[], %(run_ids)s::uuid[])
      WITH ORDINALITY AS i(workspace_id, run_id, place)
 JOIN runs r ON r.run_id = i.run_id AND r.workspace_id = i.workspace_id
@@ -17,8 +19,9 @@ JOIN runs r ON r.run_id = i.run_id AND r.workspace_id = i.workspace_id
 -- name: get_many
 SELECT r.run_id, r.workspace_id, r.session_id, r.agent, r.queue, r.status, r.parked,
        NULL AS input, r.metadata, NULL AS result, r.error - 'trace' AS error, r.claim_no,
-       r.attempts, r.max_attempts, r.losses, r.timeout_s, r.worker_id, r.index_version, r.run_at,
-       r.deadline, r.created_at, r.started_at, r.finished_at, r.cancel_requested_at
+       r.attempts, r.max_attempts, r.losses, r.timeout_s, r.worker_id, r.index_version,
+       r.schedule_id, r.follows, r.replay_of, r.resolved_by, r.run_at, r.deadline, r.created_at,
+       r.started_at, r.finished_at, r.cancel_requested_at
 FROM unnest(%(run_ids)s::uuid[]) WITH ORDINALITY AS i(run_id, place)
 JOIN runs r ON r.run_id = i.run_id AND r.workspace_id = %(workspace_id)s
 ORDER BY i.place
@@ -27,8 +30,8 @@ ORDER BY i.place
 -- Planned anew at each call with its values, so an absent filter costs nothing.
 SELECT run_id, workspace_id, session_id, agent, queue, status, parked, NULL AS input, metadata,
        NULL AS result, error - 'trace' AS error, claim_no, attempts, max_attempts, losses,
-       timeout_s, worker_id, index_version, run_at, deadline, created_at, started_at, finished_at,
-       cancel_requested_at
+       timeout_s, worker_id, index_version, schedule_id, follows, replay_of, resolved_by, run_at,
+       deadline, created_at, started_at, finished_at, cancel_requested_at
 FROM runs
 WHERE workspace_id = %(workspace_id)s
   AND (%(status)s::text IS NULL OR status = %(status)s)
