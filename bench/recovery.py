@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from bench.measure import Measured, figure, percentile
-from bench.work import echo, opened
+from bench.work import echo, fill_rows, opened
 from researchcopilot.core.models import Submission
 from researchcopilot.dev.parts import Part
 from researchcopilot.dev.stack import Plan, Stack
@@ -31,7 +31,6 @@ from researchcopilot.storage.submit import Submitter
 
 HAND = 64
 DEPTHS = (100_000, 1_000_000)
-PAGE = 20_000
 SLOW = ("retention", "expire_memories", "workers")  # not of a sweep
 QUIET = {"RC_LOG_LEVEL": "warning", "RC_WORKER_QUEUES": f"runs={HAND},system=1"}
 
@@ -126,9 +125,7 @@ def _deep(depth: int, rounds: int) -> list[Measured]:
 
 async def _at_depth(stack: Stack, depth: int, rounds: int) -> list[Measured]:
     async with opened(stack.settings) as (db, queue):
-        for first in range(0, depth, PAGE):
-            await db.execute(FILL, {"first": first, "n": PAGE})
-        await db.execute(b"ANALYZE runs")
+        await fill_rows(db, depth)
         rebuilt = [await _rebuilt(db, queue, depth) for _ in range(rounds)]
         async with _janitor(stack, db, queue) as each:
             costs = {name: [await _timed(duty) for _ in range(2 * rounds + 1)][1:]
@@ -139,22 +136,6 @@ async def _at_depth(stack: Stack, depth: int, rounds: int) -> list[Measured]:
         *(figure(f"duty {name}, {depth:,} queued", "ms", values) for name, values in costs.items()),
         figure(f"one round of all these duties, {depth:,} queued", "ms", [total]),
     ]
-
-
-# In a session each, as requests make them.
-FILL = b"""
-WITH made AS MATERIALIZED (
-    SELECT gen_random_uuid() AS run_id, gen_random_uuid() AS session_id, n
-    FROM generate_series(%(first)s::int, %(first)s::int + %(n)s - 1) n
-), opened AS (
-    INSERT INTO sessions (session_id, workspace_id) SELECT session_id, 1 FROM made
-)
-INSERT INTO runs (run_id, workspace_id, session_id, agent, queue, serial, status, input,
-                  max_attempts, created_at, run_at, ready_at, deadline)
-SELECT run_id, 1, session_id, 'echo', 'runs', true, 'queued', '"x"', 3, now(), now(),
-       now() + n * interval '1 us', now() + interval '1 day'
-FROM made ORDER BY n
-"""
 
 
 async def _rebuilt(db: Database, queue: Queue, depth: int) -> float:
