@@ -38,21 +38,23 @@ class Proof:
     def good(self) -> bool:
         return self.before.what == "green" and self.after.what == self.fault.red
 
+    @property
+    def verdict(self) -> str:
+        what = "red" if self.good else f"NOT PROVEN: {self.before.what}, then {self.after.what}"
+        return f"fault {self.fault.number} {what}"
+
 
 def prove(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> list[Proof]:
     """As they are in one go, then each without its line, `jobs` at a time."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as name:
-        copies: SimpleQueue[Copy] = SimpleQueue()
-        for number in range(jobs):
-            folder = Path(name) / str(number)
-            folder.mkdir()
-            copies.put(Copy(folder))
-        first = copies.get()
-        first.check()
+        made = [Copy(Path(name) / str(number)) for number in range(jobs)]
+        made[0].check()
         nodes = list(dict.fromkeys(fault.test for fault in faults))
         say(f"{len(nodes)} tests as they are …")
-        before = first.run(nodes, LIMIT_S + 20 * len(nodes))
-        copies.put(first)
+        before = made[0].run(nodes, LIMIT_S + 20 * len(nodes))
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for copy in made:
+            copies.put(copy)
 
         def one(fault: Fault) -> Proof:
             copy = copies.get()
@@ -64,12 +66,16 @@ def prove(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> lis
             return Proof(fault, before[fault.test], after)
 
         with ThreadPoolExecutor(jobs) as pool:
-            proofs = []
-            for done in as_completed([pool.submit(one, fault) for fault in faults]):
-                proof = done.result()
-                proofs.append(proof)
-                verdict = "red" if proof.good else f"NOT PROVEN ({proof.after.what})"
-                say(f"{len(proofs)} of {len(faults)}: fault {proof.fault.number} {verdict}")
+            proofs: list[Proof] = []
+            try:
+                for done in as_completed([pool.submit(one, fault) for fault in faults]):
+                    proofs.append(done.result())
+                    say(f"{len(proofs)} of {len(faults)}: {proofs[-1].verdict}")
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for copy in made:
+                    copy.stop()
+                raise
     return sorted(proofs, key=lambda proof: proof.fault.number)
 
 

@@ -1,4 +1,4 @@
-"""A fault that cost others their jobs: what protects us, the line that does it, the test that knows.
+"""A fault that cost others their jobs: what protects us, which line does, and which test knows it.
 
 The line has to stand exactly once in its file, so that nobody has to guess which one is meant; the
 test is a pytest node id. Where the line cannot simply go (it is a condition, or all of a block)

@@ -38,6 +38,7 @@ class Copy:
     """The tree in a folder of its own, and pytest in it."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.root = folder / "tree"
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None

@@ -58,8 +58,8 @@ async def test_03_kill_9_loses_nothing_of_any_of_its_queues(
     async def all_wait() -> bool:
         await clear_dead(db, queue, quick)
         with prompt(settings) as client:
-            found = [client.lrange(f"queue:{name}", 0, -1) for name in QUEUES]
-        return sorted(sum(found, [])) == sorted(f"1.{run.run_id}" for run in runs)
+            found = [entry for name in QUEUES for entry in client.lrange(f"queue:{name}", 0, -1)]
+        return sorted(found) == sorted(f"1.{run.run_id}" for run in runs)
 
     await eventually(all_wait)
     assert {(await row(db, run.run_id))["claim_no"] for run in runs} == {0}
