@@ -80,19 +80,23 @@ def prove(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> lis
 
 
 def table(proofs: Sequence[Proof], terminal: Terminal) -> list[str]:
-    rows = [("no", "fault", "test", "line taken away", "as it is", "without it", "s")]
+    """A row for each, and under it the test and the line."""
+    rows = [("no", "fault", "as it is", "without the line", "seconds")]
     for proof in proofs:
-        fault = proof.fault
+        fault, before, after = proof.fault, proof.before, proof.after
         rows.append((
-            str(fault.number), cut(fault.title, 46), cut(fault.function, 60),
-            cut(f"{Path(fault.file).name}: {fault.mutation}", 96), proof.before.what,
-            f"red ({proof.after.what})" if proof.good else cut(proof.after.what, 40),
-            f"{proof.before.seconds:.1f} / {proof.after.seconds:.1f}",
+            str(fault.number), fault.title, before.what,
+            f"red ({after.what})" if proof.good else cut(after.what, 40),
+            f"{before.seconds:.1f} / {after.seconds:.1f}",
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(map(pad, row, widths)).rstrip() for row in rows]
-    styles = ["bold", *("green" if proof.good else "red" for proof in proofs)]
-    return [terminal.tint(line, style) for line, style in zip(lines, styles, strict=True)]
+    head, *lines = ("  ".join(map(pad, row, widths)).rstrip() for row in rows)
+    told = [terminal.tint(head, "bold")]
+    for line, proof in zip(lines, proofs, strict=True):
+        told.append(terminal.tint(line, "green" if proof.good else "red"))
+        told.append(terminal.tint(f"    {proof.fault.test}", "dim"))
+        told.append(terminal.tint(f"    {proof.fault.file}: {proof.fault.mutation}", "dim"))
+    return told
 
 
 def listed(faults: Sequence[Fault]) -> list[str]:

@@ -77,5 +77,6 @@ MORE = (
         FUNCTIONS + "fire_1.sql",
         "WHERE k.tick > t));",
         "WHERE false));",
+        red="CheckViolation",
     ),
 )

@@ -6,6 +6,7 @@ the exception that its fault names: an error of collection, of a fixture, or a h
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class Copy:
             return dict.fromkeys(nodes, hung)
         found = _read(report) if report.exists() else {}
         lost = Seen("it did not run", time.monotonic() - started, text)
-        return {node: found.get(node, lost) for node in nodes}
+        return {node: _of(node, found) or lost for node in nodes}
 
     def stop(self) -> None:
         """Whatever runs here ends now, from another thread; its servers end with it."""
@@ -106,6 +107,13 @@ class Copy:
                 self.stop()
 
 
+def _of(node: str, found: Mapping[str, Seen]) -> Seen | None:
+    """Of a test with parameters: the first that is not green."""
+    mine = [seen for name, seen in found.items() if name == node or name.startswith(f"{node}[")]
+    mine.sort(key=lambda seen: seen.what == "green")
+    return mine[0] if mine else None
+
+
 def _read(report: Path) -> dict[str, Seen]:
     found: dict[str, Seen] = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -121,9 +129,10 @@ def _case(case: ElementTree.Element) -> Seen:
     for kind in ("failure", "error", "skipped"):
         element = case.find(kind)
         if element is not None:
-            words = element.get("message") or ""
-            # Of a failure the message begins with the exception's name, with its module.
-            name = words.partition(":")[0].split("\n")[0].strip().rpartition(".")[2]
-            what = name if kind == "failure" else f"{kind}: {words.splitlines()[0][:60]}"
-            return Seen(what, seconds, element.text or words)
+            text = element.text or ""
+            # A failure ends with the place where it was raised, and what.
+            raised = re.findall(r"^\S+:\d+: (\w+)$", text, re.MULTILINE)
+            words = (element.get("message") or "no word").splitlines()[0]
+            what = raised[-1] if kind == "failure" and raised else f"{kind}: {words[:60]}"
+            return Seen(what, seconds, text)
     return Seen("green", seconds)
