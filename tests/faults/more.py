@@ -79,4 +79,33 @@ MORE = (
         "WHERE false));",
         red="CheckViolation",
     ),
+    Fault(
+        33,
+        "kill -9 of a worker leaves what its agents have started",
+        "found here",
+        "a process in the group of the run outlives its first one, and ends the group",
+        "tests/services/test_worker_isolation.py"
+        "::test_what_it_has_started_dies_with_its_worker_too",
+        OURS + "worker/child.py",
+        "keep_watch(os.getpid(), (end, dump))",
+    ),
+    Fault(
+        34,
+        "orphans of agents fill the process table of a container",
+        "found here",
+        "whatever the group of a run has left is waited for",
+        "tests/services/test_worker_isolation.py"
+        "::test_what_it_has_left_behind_is_no_zombie_of_process_1",
+        OURS + "worker/group.py",
+        "self._reap()",
+    ),
+    Fault(
+        35,
+        "a stop of the api throws away pushes under way",
+        "found here",
+        "it waits for what has committed, and the janitor finds the rest",
+        "tests/services/test_api_app.py::test_a_stop_pushes_what_was_committed",
+        OURS + "api/main.py",
+        "await services.submitter.close()",
+    ),
 )
