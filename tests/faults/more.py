@@ -108,4 +108,26 @@ MORE = (
         OURS + "api/main.py",
         "await services.submitter.close()",
     ),
+    Fault(
+        36,
+        "work that an async agent left in the pool is nobody's",
+        "found here",
+        "works of the pool are known by run; those that outlive it are counted as lost",
+        "tests/services/test_worker_lost_threads.py"
+        "::test_work_that_an_async_agent_has_left_in_the_pool_is_counted_too",
+        OURS + "worker/execute.py",
+        "loop.call_later(GRACE_S, self._look_after, works)",
+        "pass",
+    ),
+    Fault(
+        37,
+        "lost threads take the pool from all other runs",
+        "good_job#523",
+        "the pool is larger by as many threads as may be lost",
+        "tests/services/test_worker_lost_threads.py"
+        "::test_lost_threads_of_the_pool_leave_as_many_for_others",
+        OURS + "worker/pool.py",
+        'super().__init__(min(32, (os.cpu_count() or 1) + 4) + most_lost, "pool")',
+        'super().__init__(min(32, (os.cpu_count() or 1) + 4), "pool")',
+    ),
 )
