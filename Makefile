@@ -2,6 +2,7 @@
 #   make demo    three questions, and a worker that is killed       make test   all tests but the long ones
 #   make dev     the stack on this machine, until Ctrl-C            make check  lint, types, floors of imports
 #   make chaos   thousands of runs under faults                     make bench  accept and drain, measured
+#   make mutate  each line that protects us is missed by a test     make help   this
 #   make images  every container, built and run (buildah, podman)   make monitoring  a real Prometheus looks on
 
 PYTHON ?= python3
@@ -12,10 +13,10 @@ TESTS  := $(VENV)/.ready-for-tests
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check format chaos bench chart images monitoring lock clean
+.PHONY: help setup demo dev test check format chaos mutate bench chart images monitoring lock clean
 
 help:
-	@sed -n '2,5s/^# //p' Makefile
+	@sed -n '2,6s/^# //p' Makefile
 
 setup: $(TESTS)
 
@@ -57,6 +58,10 @@ format: $(TESTS)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Takes away the lines that keep known faults from us, one at a time: ARGS="3 17", --jobs 2, --list.
+mutate: $(TESTS)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)

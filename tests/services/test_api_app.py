@@ -14,6 +14,7 @@ import pytest
 from starlette.responses import Response
 from tests.conftest import Servers
 from tests.services.api_server import metric, problem, register, stage, until
+from tests.support import new_run, prompt
 
 from researchcopilot.api import bodies
 from researchcopilot.api.app import App
@@ -21,6 +22,7 @@ from researchcopilot.api.main import open_services
 from researchcopilot.api.operations import Answer, Call, Operation, Services
 from researchcopilot.api.problems import Problem
 from researchcopilot.api.routes import OPERATIONS
+from researchcopilot.core.models import Submission
 from researchcopilot.core.settings import Settings
 from researchcopilot.storage import keys
 
@@ -31,6 +33,21 @@ pytestmark = pytest.mark.anyio
 async def services(settings: Settings, anyio_backend: str) -> AsyncIterator[Services]:
     async with open_services(settings) as opened:
         yield opened
+
+
+async def test_a_stop_pushes_what_was_committed(settings: Settings) -> None:
+    """Protects: a 202 that was given in the last moment is in its queue when the api has gone, and
+    has not to be found by a probe. Red without api/main.py: `await services.submitter.close()`
+    """
+    run = new_run()
+    async with open_services(settings) as services:
+        with prompt(settings) as client:
+            client.execute_command("CLIENT", "PAUSE", "500", "WRITE")
+        await services.submitter(Submission((run,)))
+        with prompt(settings) as client:
+            assert client.lrange("queue:runs", 0, -1) == []
+    with prompt(settings) as client:
+        assert client.lrange("queue:runs", 0, -1) == [f"1.{run.run_id}"]
 
 
 async def broken(call: Call) -> Response:

@@ -140,7 +140,8 @@ async def test_ten_megabytes_are_refused_with_size_and_limit(
     quick: Settings, db: Database, queue: Queue
 ) -> None:
     found = await run_agent(quick, db, queue, returns("x" * 10_485_760))
-    assert (found["status"], found["error"]["type"]) == ("failed", "bad_result")
+    assert found["status"] == "failed"
+    assert found["error"]["type"] == "bad_result"
     for word in ("10.0 MB", "1.0 MB", "RC_MAX_RESULT_BYTES", "elsewhere"):
         assert word in found["error"]["message"]
 

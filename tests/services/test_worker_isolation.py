@@ -1,16 +1,17 @@
 """The life of a process of one run: where it comes from, what it keeps for the next claim, and that
 nothing of it is left when its run has ended, or its worker."""
 
+import ctypes
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from tests.agents_in_processes import ALL
 from tests.conftest import Parts
-from tests.services.isolated import announce, children, gone, marked, one_try
+from tests.services.isolated import announce, children, gone, lives, marked, one_try
 from tests.support import (
     ended,
     eventually,
@@ -44,6 +45,15 @@ def isolated(
     announce(installed, tmp_path, monkeypatch)
     settings = with_recovery(settings, lease_s=5.0)
     return with_worker(settings, isolation="process", retry_base_s=0.001)
+
+
+@pytest.fixture
+def adopts() -> Iterator[None]:
+    """This process adopts the orphans below it, as process 1 of a container does."""
+    prctl, set_subreaper = ctypes.CDLL(None).prctl, 36
+    prctl(set_subreaper, 1)
+    yield
+    prctl(set_subreaper, 0)
 
 
 @pytest.fixture
@@ -190,3 +200,32 @@ async def test_it_dies_with_its_worker(
     os.kill(worker.child.pid, signal.SIGKILL)
     for number in its:
         await gone(number)
+
+
+async def test_what_it_has_started_dies_with_its_worker_too(
+    isolated: Settings, parts: Parts, db: Database, queue: Queue, tmp_path: Path
+) -> None:
+    """kill -9 of the worker: the kernel ends the run's process, and what that has started would go
+    on with work that is another worker's by then. Red without worker/child.py:
+    `keep_watch(os.getpid(), (end, dump))`
+    """
+    worker = parts("worker", RC_WORKER_ISOLATION="process", PYTHONPATH=os.environ["PYTHONPATH"])
+    run_id = await submit_one(db, queue, "clings")
+    numbers = [await marked(tmp_path, name) for name in ("program", "clings")]
+    await running(db, run_id)
+    os.kill(worker.child.pid, signal.SIGKILL)
+    for number in numbers:
+        await gone(number)
+
+
+async def test_what_it_has_left_behind_is_no_zombie_of_process_1(
+    worker: Worker, db: Database, queue: Queue, tmp_path: Path, adopts: None
+) -> None:
+    """In a container the worker is process 1: orphans become its children, and one that nobody
+    waits for keeps its number for ever. Red without worker/group.py: `self._reap()`
+    """
+    run_id = await submit_one(db, queue, "forks", input="left")
+    assert (await ended(db, run_id, 20))["status"] == "succeeded"
+    left = await marked(tmp_path, "left")
+    await eventually(lambda: not Path(f"/proc/{left}").exists())
+    await eventually(lambda: not [pid for pid in children(os.getpid()) if not lives(pid)])

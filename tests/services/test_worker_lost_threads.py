@@ -2,6 +2,7 @@
 are, and a worker that has lost too many makes room for a new one."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from tests.support import (
     working,
 )
 
-from researchcopilot.agents.contract import SyncContext
+from researchcopilot.agents.contract import Context, SyncContext
 from researchcopilot.core.settings import Settings
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
@@ -67,6 +68,66 @@ async def test_each_is_counted_until_it_returns_and_its_stack_is_told(
         await eventually(lambda: metric(LOST) == before)
     # What it would have written then is fenced.
     assert await db.rows(b"SELECT name FROM steps") == []
+
+
+async def test_work_that_an_async_agent_has_left_in_the_pool_is_counted_too(
+    quick: Settings, db: Database, queue: Queue, gate: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Cancelling ends the waiting and not the work: the pool is everybody's, and would be full of
+    such work without a word. Red without worker/execute.py:
+    `loop.call_later(GRACE_S, self._look_after, works)`
+    """
+
+    def waits_for_the_gate() -> None:
+        gate.wait(60)
+
+    async def stuck(ctx: Context, given: Any) -> Any:
+        await asyncio.to_thread(waits_for_the_gate)
+
+    async def quick_one(ctx: Context, given: Any) -> Any:
+        return await asyncio.to_thread(lambda: "done")
+
+    before = metric(LOST)
+    agents = {"it": stuck, "quick": quick_one}
+    async with working(quick, db, queue, agents) as worker:
+        [run_id] = await submit(db, queue, new_run(agent="it", max_attempts=1))
+        assert (await ended(db, run_id))["error"]["type"] == "timed_out"
+        await eventually(lambda: metric(LOST) == before + 1)
+        assert "in waits_for_the_gate" in caplog.text
+        assert not worker.stop.is_set
+        [other] = await submit(db, queue, new_run(agent="quick", max_attempts=1))
+        assert (await ended(db, other))["result"] == "done"
+        assert metric(LOST) == before + 1
+        gate.set()
+        await eventually(lambda: metric(LOST) == before)
+
+
+async def test_lost_threads_of_the_pool_leave_as_many_for_others(
+    quick: Settings, db: Database, queue: Queue, gate: threading.Event
+) -> None:
+    """With as many lost as may be, who waits for the pool still gets a thread. Red without what
+    worker/pool.py adds to asyncio's size: `+ most_lost`
+    """
+    usual = min(32, (os.cpu_count() or 1) + 4)
+
+    async def stuck(ctx: Context, given: Any) -> Any:
+        await asyncio.to_thread(gate.wait, 60)
+
+    async def quick_one(ctx: Context, given: Any) -> Any:
+        return await asyncio.to_thread(lambda: "done")
+
+    before = metric(LOST)
+    patient = with_worker(quick, max_lost_threads=usual)
+    agents = {"it": stuck, "quick": quick_one}
+    async with working(patient, db, queue, agents, queues={"runs": usual}) as worker:
+        await submit(db, queue, *(new_run(agent="it", max_attempts=1) for _ in range(usual)))
+        await eventually(lambda: metric(LOST) == before + usual)
+        assert not worker.stop.is_set
+        [other] = await submit(db, queue, new_run(agent="quick", max_attempts=1, timeout_s=10))
+        assert (await ended(db, other, 5))["result"] == "done"
+        gate.set()
+        await eventually(lambda: metric(LOST) == before)
 
 
 async def test_one_too_many_drains_the_worker(

@@ -7,7 +7,6 @@ with it every other run of this process.
 
 import asyncio
 import contextvars
-import sys
 import threading
 import traceback
 from collections.abc import Coroutine, Iterator
@@ -20,7 +19,7 @@ from researchcopilot.agents.registry import Agent
 from researchcopilot.core.errors import AgentCancelled, AgentExited, Permanent
 from researchcopilot.worker.judge import Failure, judge
 from researchcopilot.worker.result import encode_result, only_one
-from researchcopilot.worker.threads import run_in_thread
+from researchcopilot.worker.threads import run_in_thread, stack_of
 
 _of_an_agent = contextvars.ContextVar("of_an_agent", default=False)
 
@@ -81,8 +80,7 @@ class Call:
     def where(self) -> str:
         """The stack of what it is doing now."""
         if self.thread is not None:
-            frame = sys._current_frames().get(self.thread.ident or 0)
-            return "".join(traceback.format_stack(frame)) if frame else ""
+            return stack_of(self.thread)
         assert isinstance(self.future, asyncio.Task)
         frames = [(frame, frame.f_lineno) for frame in _awaited(self.future.get_coro())]
         return "".join(traceback.StackSummary.extract(iter(frames)).format())

@@ -2,7 +2,8 @@
 
 It imports the agents, waits for one claim, executes it, says what came of it, and is killed with
 its whole group. It decides nothing about the run: every write goes through the worker. It dies with
-its worker, and leaves its stack behind when a fatal signal or SIGTERM ends it.
+its worker, together with all that the agent has started in the group, and leaves its stack behind
+when a fatal signal or SIGTERM ends it.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,13 @@ EXIT_ALONE = 72  # the worker has gone
 RESERVE = 16 * 1_048_576  # bytes, on top of the limit; pages that nobody touches
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+LEADER_GONE = signal.SIGRTMIN
 
 
 def main(argv: list[str]) -> int:
     end, dump, worker_pid, memory_mb = map(int, argv)
     die_with(worker_pid)
+    keep_watch(os.getpid(), (end, dump))
     limit_memory(memory_mb)
     faulthandler.enable(dump)
     faulthandler.register(signal.SIGTERM, dump, chain=True)
@@ -53,6 +56,23 @@ def die_with(worker_pid: int) -> None:
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != worker_pid:
         os._exit(EXIT_ALONE)
+
+
+def keep_watch(leader: int, files: Iterable[int]) -> None:
+    """What the agent has started goes with us also where the worker cannot see to it, since that
+    was what killed us: a second process of the group, which ends the group when we have ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    if os.fork():
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    try:
+        for number in files:
+            os.close(number)  # or the worker would not see that the agent's end of the pipe closes
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, LEADER_GONE)
+        if os.getppid() == leader:
+            signal.sigwait({LEADER_GONE})
+    finally:
+        os.killpg(0, signal.SIGKILL)
 
 
 def limit_memory(memory_mb: int) -> None:

@@ -32,6 +32,8 @@ from researchcopilot.worker.isolation import Isolation
 from researchcopilot.worker.judge import Failure, judge
 from researchcopilot.worker.lost import LostThreads
 from researchcopilot.worker.metrics import ABANDONED
+from researchcopilot.worker.pool import Work, followed
+from researchcopilot.worker.threads import stack_of
 
 log = logging.getLogger(__name__)
 GRACE_S = 2.0  # an agent that was told to stop may take so long
@@ -62,6 +64,7 @@ class Executor:
         """How this claim ended; None if it is another worker's now."""
         claim = hand.claim
         bind(run_id=claim.run_id, claim_no=claim.claim_no, agent=claim.agent)
+        works = followed()
         seconds = self._limit(hand).seconds
         context = WorkerContext(hand, self.db, self.locks, self.emitter, self.cache_dir, seconds)
         call = self._call(agent, context, seconds)
@@ -76,6 +79,8 @@ class Executor:
         timer.cancel()
         if not call.future.done():
             await self._stop(call)
+        if works:
+            loop.call_later(GRACE_S, self._look_after, works)
         policy = agent.options.retry
         ended = call.ended(policy, self.settings.max_result_bytes)
         outcome = self._judge(hand, ended, policy, limit, call.stack)
@@ -95,12 +100,18 @@ class Executor:
         if not await call.stop(GRACE_S):
             ABANDONED.inc()
             if call.thread is not None:
-                self.lost.add(call.thread, call.future, call.where())
+                self.lost.add(call.future, call.where())
             else:
                 log.error(
                     "the agent goes on although it was told to stop; its run ends without it. "
                     "It swallows CancelledError."
                 )
+
+    def _look_after(self, works: set[Work]) -> None:
+        """What a run that is over has left in the loop's threads."""
+        for work in list(works):
+            if not work.future.done() and not work.future.cancel():
+                self.lost.add(asyncio.wrap_future(work.future), stack_of(work.thread))
 
     def _judge(
         self, hand: Hand, ended: str | Failure, policy: RetryPolicy, limit: Limit, stack: str

@@ -72,10 +72,27 @@ class ProcessGroup:
         with self._dump:
             self._dump.seek(0)
             self.stack = self._dump.read(STACK_LIMIT).decode(errors="replace")
-        return self._process.wait()
+        code = self._process.wait()
+        self._reap()
+        return code
+
+    def _reap(self) -> None:
+        """Where we are process 1 of a container, what the agent has left behind becomes our child
+        and, dead as it is, keeps its number until we wait for it."""
+        try:
+            os.waitpid(-self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return  # elsewhere there is nobody
+        threading.Thread(target=_wait_for_all, args=(self.pid,), name="reap", daemon=True).start()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         # WNOWAIT: seen, and not yet waited for.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self.exited.set)
+
+
+def _wait_for_all(group: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-group, 0)

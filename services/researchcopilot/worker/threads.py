@@ -3,7 +3,9 @@ keep the process from ending, as it would in a pool of `concurrent.futures`."""
 
 import asyncio
 import contextvars
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -40,3 +42,9 @@ def run_in_thread(fn: Callable[[], Any], name: str) -> tuple[asyncio.Future[Any]
     thread = threading.Thread(target=work, name=f"agent-{name}", daemon=True)
     thread.start()
     return future, thread
+
+
+def stack_of(thread: threading.Thread | None) -> str:
+    """What it is doing now; nothing if it has ended."""
+    frame = sys._current_frames().get((thread and thread.ident) or 0)
+    return "".join(traceback.format_stack(frame)) if frame else ""

@@ -25,6 +25,7 @@ from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.hands import Ending, Hand, Hands
 from researchcopilot.worker.isolation import Isolation
 from researchcopilot.worker.lost import EXIT_LOST, LostThreads
+from researchcopilot.worker.pool import AgentPool
 from researchcopilot.worker.renewal import RenewalThread
 from researchcopilot.worker.slots import Slots
 from researchcopilot.worker.stats import Stats
@@ -112,6 +113,7 @@ class Worker:
     async def run(self) -> None:
         if not await until_available(self._register, self.stop, what="Postgres"):
             return
+        asyncio.get_running_loop().set_default_executor(AgentPool(self.lost.most))
         self.renewal.start()
         # Counted before it takes: what it holds would be missing in the depths. A Redis that is
         # away now is no reason to wait, since nothing can be taken from it either.
