@@ -5,6 +5,7 @@ import os
 
 from researchcopilot.core.errors import ConfigError
 from researchcopilot.core.schedules import SYSTEM
+from researchcopilot.runtime import duties
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.scheduler.due import DueMover
 from researchcopilot.scheduler.ticks import TickLoop
@@ -41,7 +42,9 @@ async def work(service: Service) -> None:
                 SYSTEM_S,
                 lambda: schedules.ensure_system(service.db, SYSTEM),
                 service.stop,
-                name="system schedules",
+                name="system_schedules",
+                done=duties.succeeded,
+                failed=duties.failed,
             ),
         )
     finally:

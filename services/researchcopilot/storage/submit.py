@@ -44,6 +44,7 @@ class Submitter:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_waiting=max_waiting, patience_s=10.0),
+            name="submit",
         )
         self.pusher = Pusher(queue)
 
