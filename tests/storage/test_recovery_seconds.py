@@ -17,7 +17,11 @@ AGO = (
 )
 ALIVE = b"UPDATE workers SET seen_at = clock_timestamp() + interval '1 minute'"
 CLAIMED = b"UPDATE claims SET started_at = clock_timestamp() - interval '%b seconds'"
-LEASE = b"UPDATE runs SET lease_until = clock_timestamp() - interval '10 seconds' WHERE worker_id IS NOT NULL"
+ASKED = b"UPDATE runs SET cancel_requested_at = clock_timestamp() WHERE run_id = %(r)s"
+LEASE = (
+    b"UPDATE runs SET lease_until = clock_timestamp() - interval '10 seconds'"
+    b" WHERE worker_id IS NOT NULL"
+)
 
 
 async def in_hands(db: Database, queue: Queue, worker_id: str, number: int = 1) -> list[str]:
@@ -61,7 +65,7 @@ async def test_many_come_back_in_their_order_each_with_its_own(db: Database, que
     await claim(db, [waits], worker_id=new_id())
     await claim(db, [follows], worker_id=new_id())
     await db.execute(LEASE)
-    await db.execute(b"UPDATE runs SET losses = 9 WHERE run_id = %(r)s", {"r": waits})
+    await db.execute(ASKED, {"r": waits})
     moved = await moves.reclaim(db, limit=100, max_losses=3)
     assert [run_id for run_id, _ in moved.verdicts] == [waits, *ids]
     assert len(moved.recovery_s) == len(moved.reasons) == 61
