@@ -47,10 +47,13 @@ async def work(service: Service) -> None:
 
     returning = Returning(service.redis, service.stop, service.settings.recovery.spread_s)
     locks = Locks(service.settings.redis)
+    known = duties(service, returning, locks)
+    for name, _, _ in known:
+        told.begins(name)
     await asyncio.gather(
         *(
             every(seconds, duty, service.stop, name=name, done=succeeded, failed=failed)
-            for name, seconds, duty in duties(service, returning, locks)
+            for name, seconds, duty in known
         )
     )
     await returning.close()

@@ -14,6 +14,10 @@ RECOVERED = Histogram(
     ["reason"],
     buckets=(0.25, 0.5, 1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600),
 )
+for _reason in ("left", "silent", "forgotten"):  # from 0: one born at 1 hides the first
+    RECOVERED.labels(_reason)
+    for _status in ("queued", "failed", "cancelled"):
+        RECLAIMED.labels(_reason, _status)
 RETURNING = Gauge(
     "researchcopilot_reclaimed_waiting", "Runs taken back that are on their way to the head"
 )

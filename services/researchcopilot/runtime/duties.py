@@ -12,6 +12,11 @@ LAST_SUCCESS = Gauge(
 FAILED = Counter("researchcopilot_duty_failures_total", "Rounds of a duty that failed", ["duty"])
 
 
+def begins(name: str) -> None:
+    """It has not failed yet: a series that is born with its first failure hides that one."""
+    FAILED.labels(name)
+
+
 def succeeded(name: str) -> None:
     LAST_SUCCESS.labels(name).set_to_current_time()
 

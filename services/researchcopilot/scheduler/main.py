@@ -33,6 +33,7 @@ async def work(service: Service) -> None:
     ticks = TickLoop(service.db, locks, pusher, service.stop)
     watch(service, "due", due.beat)
     watch(service, "ticks", ticks.beat)
+    duties.begins("system_schedules")
     try:
         await asyncio.gather(
             due.run(),

@@ -72,6 +72,10 @@ class Held:
     def renewed(self, until: float) -> None:
         self._until = until
 
+    def taken(self) -> None:
+        ACQUIRED.labels(self.kind).inc()
+        LOST.labels(self.kind)  # from 0: a series that is born at 1 hides the first loss
+
     def lose(self) -> None:
         if not self._gone:
             LOST.labels(self.kind).inc()

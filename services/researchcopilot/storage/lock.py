@@ -29,7 +29,7 @@ from redis.backoff import NoBackoff
 from researchcopilot.core.errors import LostLock, Unavailable
 from researchcopilot.core.settings import RedisSettings
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.keeper import ACQUIRED, Held, Keeper
+from researchcopilot.storage.keeper import Held, Keeper
 from researchcopilot.storage.lua import load
 from researchcopilot.storage.sql import load as load_sql
 from researchcopilot.storage.told import told
@@ -78,7 +78,7 @@ class Locks:
         try:
             taken = await self._acquire(held, wait_s) and await self._equip(held, fenced)
             if taken:
-                ACQUIRED.labels(held.kind).inc()
+                held.taken()
             yield held if taken else None
         finally:
             self._keeper.forget(held)

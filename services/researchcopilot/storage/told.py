@@ -19,6 +19,8 @@ WORDS = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN"
 REFUSALS = Counter(
     "researchcopilot_redis_refusals_total", "Commands that Redis answered and refused", ["why"]
 )
+for _known in (*WORDS, "other"):  # from 0: a series that is born at 1 hides the first
+    REFUSALS.labels(_known.lower())
 
 
 @asynccontextmanager

@@ -126,6 +126,7 @@ class Worker:
         beat = asyncio.create_task(
             every(self.settings.recovery.lease_s / 3, self._beat, self.stop, name="beat")
         )
+        duties.begins("aggregate_stats")
         stats = asyncio.create_task(
             every(
                 self.settings.jobs.stats_s,
