@@ -63,7 +63,7 @@ LABEL org.opencontainers.image.title="ResearchCopilot" \
 ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    RC_HEALTH_HOST=0.0.0.0 \
+    RC_HEALTH_HOST=* \
     RC_HEALTH_PORT=9090 \
     RC_LOG_FORMAT=json
 USER 10001:10001
@@ -74,7 +74,7 @@ ENTRYPOINT ["/app/bin/python", "-m", "researchcopilot"]
 
 FROM runtime AS api
 COPY --from=install-api /app /app
-ENV RC_API_HOST=0.0.0.0 RC_API_PORT=8080
+ENV RC_API_HOST=* RC_API_PORT=8080
 EXPOSE 8080
 CMD ["api"]
 

@@ -53,10 +53,13 @@ def stat(title: str, query: str, unit: str = "short", text: str = "") -> Panel:
 
 
 QUEUE = 'queue=~"$queue"'
-TOTAL, BUSY = 'state="total"', 'state="busy"'
+BUSY = 'state="busy"'
 SUCCEEDED, FAILED, STALE = 'outcome="succeeded"', 'outcome="failed"', 'outcome="stale"'
 CLAIMED = 'verdict="claimed"'
-RESTARTS = 'kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$release.*"}'
+PODS = 'namespace=~"$namespace",pod=~"$release.*"'
+RESTARTS = f"kube_pod_container_status_restarts_total{{{PODS}}}"
+KILLED = f'kube_pod_container_status_last_terminated_reason{{{PODS},reason="OOMKilled"}}'
+POOLS = '{namespace=~"$namespace",deployment=~"$release.*-worker-.*"}'
 ENDED = 'outcome=~"succeeded|failed|cancelled"'
 _failed = of("runs_finished_total", FAILED)
 _done = "sum(rate({}[1h]))"
@@ -97,7 +100,7 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "In and out",
             {
-                rate("api_requests_total", "method", 'method="POST",status="202"'): "accepted",
+                f"sum({rate('runs_submitted_total', 'queue', QUEUE)})": "accepted",
                 f"sum({rate('claim_verdicts_total', 'queue', CLAIMED)})": "claimed",
                 f"sum({rate('runs_finished_total', 'outcome', ENDED)})": "ended",
             },
@@ -118,9 +121,13 @@ ROWS: dict[str, list[Panel]] = {
             "Duration by agent, 95 %", {quantile(0.95, "run_seconds", "agent"): "{{agent}}"}, "s"
         ),
         Panel(
-            "Retries by agent",
-            {rate("runs_finished_total", "agent", 'outcome="retry"'): "{{agent}}"},
+            "Retries by reason",
+            {rate("retries_total", "agent,reason"): "{{agent}} {{reason}}"},
             "ops",
+        ),
+        Panel(
+            "Attempts until the end, 95 %",
+            {quantile(0.95, "run_attempts", "agent"): "{{agent}}"},
         ),
         Panel("Dead letters", {f"max({of('dead_letters')})": "dead letters"}),
     ],
@@ -128,9 +135,9 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Slots",
             {
-                f"sum by (queue) ({of('worker_slots', TOTAL)})": "{{queue}} all",
-                f"sum by (queue) ({of('worker_slots', BUSY)})": "{{queue}} busy",
+                f"sum by (queue, state) ({of('worker_slots')})": "{{queue}} {{state}}",
             },
+            stacked=True,
         ),
         Panel(
             "Busy by Pod",
@@ -143,14 +150,40 @@ ROWS: dict[str, list[Panel]] = {
             {_mean("group_size", "group"): "{{group}}"},
         ),
         Panel(
-            "Restarts",
-            {f"sum by (pod) (increase({RESTARTS}[1h]))": "{{pod}}"},
+            "Restarts and memory kills",
+            {
+                f"sum by (pod) (increase({RESTARTS}[1h]))": "{{pod}}",
+                f"sum by (pod) ({KILLED})": "{{pod}} was killed for its memory",
+            },
             text="of kube-state-metrics",
         ),
+        Panel(
+            "Replicas",
+            {
+                f"sum by (deployment) (kube_deployment_spec_replicas{POOLS})": "{{deployment}}",
+                f"sum by (deployment) (kube_deployment_status_replicas_ready{POOLS})": (
+                    "{{deployment}} ready"
+                ),
+            },
+            text="of kube-state-metrics",
+        ),
+        Panel("Lost threads", {f"sum by (pod) ({of('lost_threads')})": "{{pod}}"}),
     ],
     "Recovery": [
         Panel(
-            "Taken back from dead workers", {rate("reclaims_total", "status"): "{{status}}"}, "ops"
+            "Taken back from dead workers",
+            {rate("reclaims_total", "reason,status"): "{{reason}} {{status}}"},
+            "ops",
+        ),
+        Panel(
+            "Recovery: no sign of life until taken back",
+            {quantile(q, "recovery_seconds"): f"{q * 100:g} %" for q in (0.5, 0.95)},
+            "s",
+        ),
+        Panel(
+            "Recovery: taken back until claimed",
+            {quantile(q, "reclaimed_wait_seconds"): f"{q * 100:g} %" for q in (0.5, 0.95)},
+            "s",
         ),
         Panel(
             "What guards refused",
@@ -184,6 +217,15 @@ ROWS: dict[str, list[Panel]] = {
         Panel("Ticks", {rate("ticks_total", "outcome"): "{{outcome}}"}, "ops"),
         Panel("Ticks: late by, 99 %", {quantile(0.99, "tick_lateness_seconds"): "99 %"}, "s"),
         Panel("Rounds of ticks, by lock", {rate("tick_rounds_total", "lock"): "{{lock}}"}, "ops"),
+        Panel("Next tick", {f"min({of('next_tick_seconds')})": "until any schedule's"}, "s"),
+        Panel(
+            "Locks",
+            {
+                rate("lock_acquisitions_total", "lock"): "{{lock}}",
+                rate("lock_losses_total", "lock"): "{{lock}} lost while held",
+            },
+            "ops",
+        ),
         Panel(
             "What must stay 0",
             {
@@ -213,6 +255,7 @@ ROWS: dict[str, list[Panel]] = {
             },
             "bytes",
         ),
+        Panel("What Redis refuses", {rate("redis_refusals_total", "why"): "{{why}}"}, "ops"),
     ],
     "Api": [
         Panel("Requests by status", {rate("api_requests_total", "status"): "{{status}}"}, "reqps"),

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from researchcopilot.agents.contract import Context, SyncContext
+from researchcopilot.core.errors import RetryLater
 
 MARKS = "AGENTS_FOR_TESTS_MARKS"
 NAMES = (
     "sleep", "sleep_in_thread", "stubborn", "block", "block_once", "exit_async", "exit_in_task",
-    "exit_sync", "exit_in_step", "napping_pool",
+    "exit_sync", "exit_in_step", "napping_pool", "come_back",
 )  # fmt: skip
 
 
@@ -88,3 +89,8 @@ def exit_sync(ctx: SyncContext, given: Any) -> Any:
 
 def exit_in_step(ctx: SyncContext, given: Any) -> Any:
     return ctx.step("leave", lambda: sys.exit(given))
+
+
+async def come_back(ctx: Context, given: Any) -> Any:
+    """Asks for another attempt after so many seconds."""
+    raise RetryLater("not yet", after=given)

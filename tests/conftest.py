@@ -10,6 +10,8 @@ import asyncio
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from psycopg import sql
 from researchcopilot.core import settings as core_settings
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import DatabaseSettings, Settings
-from researchcopilot.dev.parts import Part
+from researchcopilot.dev.parts import Part, child_environment
 from researchcopilot.dev.postgres import Postgres
 from researchcopilot.dev.processes import Guard
 from researchcopilot.dev.valkey import Valkey
@@ -159,6 +161,21 @@ class Parts:
         self.started.append(part)
         part.start()
         return part
+
+    def command(self, *arguments: str) -> str:
+        """Run `python -m researchcopilot …` to its end; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "researchcopilot", *arguments],
+            env=child_environment({"PATH": "/usr/bin:/bin", **self.environment}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def new_key(self) -> str:
+        return self.command("keys", "create", "--quiet").strip()
 
 
 @pytest.fixture

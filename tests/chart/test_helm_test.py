@@ -6,7 +6,7 @@ import sys
 from tests.chart.engine import CHART
 from tests.conftest import Parts
 
-from researchcopilot.dev.parts import Part, child_environment
+from researchcopilot.dev.parts import Part
 
 
 def submit(api: Part, key: str, seconds: str) -> subprocess.CompletedProcess[str]:
@@ -25,14 +25,7 @@ def submit(api: Part, key: str, seconds: str) -> subprocess.CompletedProcess[str
 
 def test_it_succeeds_with_a_run_and_fails_with_a_reason(parts: Parts) -> None:
     api, worker = parts("api"), parts("worker")
-    made = subprocess.run(
-        [sys.executable, "-m", "researchcopilot", "keys", "create", "--quiet"],
-        env=child_environment({"PATH": "/usr/bin:/bin", **parts.environment}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    key = made.stdout.strip()
+    key = parts.new_key()
     done = submit(api, key, "20")
     assert done.returncode == 0, done.stderr
     assert "succeeded" in done.stdout

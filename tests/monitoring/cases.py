@@ -17,6 +17,8 @@ class Case:
     silent: Story
     labels: dict[str, str] = field(default_factory=dict)
     at: int = 60
+    also: Story = field(default_factory=dict)  # another story in which it fires
+    where: dict[str, str] = field(default_factory=lambda: {"namespace": "n", "release": "r"})
 
 
 def s(name: str, *labels: str) -> str:
@@ -34,6 +36,16 @@ POOL = (
     s("database_waiting_requests", 'part="api"'),
     s("database_connections", 'part="api"', 'state="idle"'),
 )
+LOSSES = s("lock_losses_total", 'lock="scheduler"')
+REFUSED = [s("redis_refusals_total", f'why="{why}"') for why in ("oom", "noperm")]
+RECOVERY = [
+    s("recovery_seconds_bucket", 'reason="silent"', f'le="{le}"') for le in ("20", "120", "+Inf")
+]
+KEDA = [
+    f'keda_scaler_detail_errors_total{{namespace="n",scaledObject="{name}"}}'
+    for name in ("x-researchcopilot-worker-default", "somebody-else-s")
+]
+NEXT_DUE = s("queue_next_due_seconds", Q)
 SCHEDULER = s("build_info", 'part="scheduler"')
 WORKER = s("build_info", 'part="worker"')
 LOAD = s("queue_load", Q)
@@ -81,6 +93,10 @@ CASES: dict[str, Case] = {
         {s("reclaims_total", 'status="queued"'): "0+10x90"},
         {s("reclaims_total", 'status="queued"'): "0+1x90"},
     ),
+    "RecoverySlow": Case(
+        dict(zip(RECOVERY, ("0x90", "0+9x90", "0+9x90"), strict=True)),
+        dict(zip(RECOVERY, ("0+9x90", "0+9x90", "0+9x90"), strict=True)),
+    ),
     "LeasesLost": Case(
         {s("renewals_total", 'verdict="lost"'): "0+30x90"},
         {
@@ -103,8 +119,10 @@ CASES: dict[str, Case] = {
     "SchedulerAbsent": Case({LOAD: "0x90"}, {LOAD: "0x90", SCHEDULER: "1x90"}),
     "DelayLate": Case(
         dict(zip(LATE, ("0x90", "0+9x90", "0+9x90"), strict=True)),
-        dict(zip(LATE, ("0+9x90", "0+9x90", "0+9x90"), strict=True)),
+        {**dict(zip(LATE, ("0+9x90", "0+9x90", "0+9x90"), strict=True)), NEXT_DUE: "-1x90"},
+        also={NEXT_DUE: "-40-60x90"},
     ),
+    "TwoLeaders": Case({LOSSES: "0+1x90"}, {LOSSES: "0x30 1x30 2x30"}, {"lock": "scheduler"}),
     "ScheduleLate": Case(
         dict(zip(TICKS, ("0x90", "0+9x90", "0+9x90"), strict=True)),
         dict(zip(TICKS, ("0+9x90", "0+9x90", "0+9x90"), strict=True)),
@@ -123,6 +141,9 @@ CASES: dict[str, Case] = {
         dict(zip(MEMORY, ("90x90", "100x90"), strict=True)),
         dict(zip(MEMORY, ("90x90", "0x90"), strict=True)),
     ),
+    "RedisRejectedWrites": Case(
+        {REFUSED[0]: "0+20x90"}, {REFUSED[0]: "0x10 3x80", REFUSED[1]: "0+20x90"}, {"why": "oom"}
+    ),
     "DatabasePoolExhausted": Case(
         dict(zip(POOL, ("4x90", "0x90"), strict=True)),
         dict(zip(POOL, ("4x90", "1x90"), strict=True)),
@@ -132,10 +153,17 @@ CASES: dict[str, Case] = {
         dict(zip(OK, ("0+90x90", "0+10x90"), strict=True)),
         dict(zip(OK, ("0+900x90", "0+1x90"), strict=True)),
     ),
-    "MetricsAbsent": Case({"up": "1x90"}, {WORKER: "1x90"}),
+    "MetricsAbsent": Case({"up": "1x90"}, {WORKER: "1x90"}, where={}),
     "MigrationFailed": Case(
         dict(zip(JOB, ("1x90", "0x90"), strict=True)),
         dict(zip(JOB, ("1x90", "1x90"), strict=True)),
         {"job_name": "x-migrate-0123abcd"},
+        where={"namespace": "n"},
+    ),
+    "KedaScalerErrors": Case(
+        {KEDA[0]: "0+6x90"},
+        {KEDA[0]: "0+0x30 1x60", KEDA[1]: "0+6x90"},
+        {"scaledObject": "x-researchcopilot-worker-default"},
+        where={"namespace": "n"},
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -35,7 +35,7 @@ SETTINGS = {
 }
 VARIABLES = {"namespace": ".*", "release": ".*", "queue": ".*", "__rate_interval": "30s"}
 # Of kube-state-metrics: only on a cluster. And what stays empty where all is well.
-ELSEWHERE = ("kube_", 'outcome="stale"', 'outcome="retry"')
+ELSEWHERE = ("kube_", 'outcome="stale"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,7 @@ class Watched:
         for number in range(12):
             self.submit({"say": str(number), "sleep": 0.2})
         self.submit({"sleep": "on purpose"}, max_attempts=1)
+        self.submit({"sleep": 30}, timeout_s=0.2, max_attempts=2)
         self.submit("later", delay_s=1)
         self.submit("much later", delay_s=3600)
 
@@ -184,10 +185,12 @@ def test_depths_are_those_of_postgres(watched: Watched) -> None:
 
     until(at_rest, 60, 0.5)
     assert at_rest()
-    truth = counts(watched)
-    told = watched.prometheus.series('max(researchcopilot_queue_delayed{queue="runs"})')
-    assert int(told[0]["value"][1]) == truth["queued"]
-    assert until_equal(watched, "max(researchcopilot_dead_letters)", truth["failed"])
+    delayed = 'max(researchcopilot_queue_delayed{queue="runs"})'
+    # A retry may be under way: it is delayed for a moment, and then it is none of these.
+    assert until_equal(watched, delayed, lambda: counts(watched)["queued"])
+    assert until_equal(
+        watched, "max(researchcopilot_dead_letters)", lambda: counts(watched)["failed"]
+    )
 
 
 def counts(watched: Watched) -> dict[str, int]:
@@ -203,10 +206,10 @@ def counts(watched: Watched) -> dict[str, int]:
     return found
 
 
-def until_equal(watched: Watched, query: str, value: int) -> bool:
+def until_equal(watched: Watched, query: str, value: Callable[[], int]) -> bool:
     def look() -> bool:
         found = watched.prometheus.series(query)
-        return bool(found) and int(found[0]["value"][1]) == value
+        return bool(found) and int(found[0]["value"][1]) == value()
 
     until(look, 30, 0.5)
     return look()
@@ -221,7 +224,6 @@ def test_keda_s_page_tells_how_many_workers_are_wanted(watched: Watched) -> None
             return found
 
     for _ in range(10):
-        watched.submit({"sleep": 3})
-    until(lambda: wanted("x?queues=runs%3D2")["desired_workers"] == 5, 20, 0.1)
-    assert wanted("x?queues=runs%3D2")["desired_workers"] == 5
+        watched.submit({"sleep": 30})
+    assert until(lambda: wanted("x?queues=runs%3D2")["desired_workers"] == 5, 20, 0.1)
     assert wanted("x?queues=runs%3D100,system%3D1")["desired_workers"] == 1

@@ -46,10 +46,14 @@ def test_every_alert_has_its_two_stories() -> None:
 def test_it_fires_and_keeps_silent(name: str, tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path / "rules.yaml")
     case = CASES[name]
+    fires = [case.firing, *([case.also] if case.also else [])]
     unit = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
-        "tests": [story(name, case, case.firing, fires=True), story(name, case, case.silent)],
+        "tests": [
+            *(story(name, case, series, fires=True) for series in fires),
+            story(name, case, case.silent),
+        ],
     }
     (tmp_path / "test.json").write_text(json.dumps(unit))
     promtool("test", "rules", "test.json", cwd=tmp_path)
@@ -58,10 +62,7 @@ def test_it_fires_and_keeps_silent(name: str, tmp_path: Path) -> None:
 def story(name: str, case: Case, series: Story, *, fires: bool = False) -> dict[str, Any]:
     """Only the labels are compared: the words of a summary hold a value."""
     rule = alerts()[name]
-    here = (
-        {"namespace": "n", "release": "r"} if "migrate" not in str(series) else {"namespace": "n"}
-    )
-    labels = {**(here if name != "MetricsAbsent" else {}), **case.labels}
+    labels = {**case.where, **case.labels}
     selector = ",".join(
         f'{key}="{value}"'
         for key, value in {"alertname": rule["alert"], "alertstate": "firing", **labels}.items()

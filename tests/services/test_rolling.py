@@ -5,8 +5,6 @@ one gets SIGTERM. Nothing that was accepted is lost, nothing is refused, everybo
 import itertools
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -18,7 +16,7 @@ import pytest
 from tests.conftest import Parts
 from tests.support import eventually
 
-from researchcopilot.dev.parts import Part, child_environment
+from researchcopilot.dev.parts import Part
 from researchcopilot.storage.db import Database
 
 COUNT = {"api": 2, "worker": 2, "scheduler": 1, "janitor": 1}
@@ -71,23 +69,12 @@ class Load:
         self.refused.append("no api answered")
 
 
-def make_key(parts: Parts) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "researchcopilot", "keys", "create", "--quiet"],
-        env=child_environment({"PATH": "/usr/bin:/bin", **parts.environment}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 @pytest.mark.anyio
 async def test_a_roll_out_of_every_part_loses_and_refuses_nothing(
     parts: Parts, db: Database
 ) -> None:
     running = {name: [parts(name) for _ in range(n)] for name, n in COUNT.items()}
-    load = Load(make_key(parts), running["api"])
+    load = Load(parts.new_key(), running["api"])
     client = threading.Thread(target=load.run)
     client.start()
     codes = {}

@@ -106,6 +106,8 @@ async def test_after_two_losses_a_run_is_isolated_whatever_the_setting(
 
 async def test_steps_outlive_the_process(worker: Worker, db: Database, queue: Queue) -> None:
     """It crashed after a step: the next claim is given its value, from another process."""
+    crashes = {"agent": "keeps_steps", "reason": "crashed"}
+    before = metric("researchcopilot_retries_total", **crashes)
     run_id = await submit_one(db, queue, "keeps_steps")
 
     async def second() -> bool:
@@ -116,6 +118,7 @@ async def test_steps_outlive_the_process(worker: Worker, db: Database, queue: Qu
     first, last = (await ended(db, run_id, 20))["result"]
     assert first != last
     assert await ledger(db, run_id) == [(1, "retry", True), (2, "succeeded", True)]
+    assert metric("researchcopilot_retries_total", **crashes) == before + 1
 
 
 # Nothing of it is left

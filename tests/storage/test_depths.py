@@ -7,8 +7,9 @@ import pytest
 from tests.support import metric, new_run, prompt, submit, working
 
 from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.ids import new_id
 from researchcopilot.core.settings import RedisSettings, Settings
-from researchcopilot.janitor.depths import DELAYED, LOAD, OLDEST, WAITING, Depths, wanted
+from researchcopilot.janitor.depths import DELAYED, LOAD, NEXT_DUE, OLDEST, WAITING, Depths, wanted
 from researchcopilot.storage import depths
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
@@ -42,6 +43,20 @@ async def test_it_tells_what_the_servers_hold(db: Database, queue: Queue) -> Non
     assert ask(one) == {
         "status": 200, "pool": "default", "waiting": 5, "running": 0, "desired_workers": 3,
     }  # fmt: skip
+
+
+async def test_a_delayed_run_that_nobody_moves_is_late(
+    db: Database, queue: Queue, settings: Settings
+) -> None:
+    """Protects: a scheduler that lives and does nothing; its own gauges would say nothing."""
+    await submit(db, queue, new_run(delay_s=3600.0))
+    one = exporter(db, queue)
+    await one.measure()
+    assert 3590 < (value(NEXT_DUE) or 0) <= 3600
+    with prompt(settings) as client:
+        client.zadd("queue:runs:delayed", {f"1.{new_id()}": client.time()[0] - 40})
+    await one.measure()
+    assert -50 < (value(NEXT_DUE) or 0) <= -39
 
 
 async def test_a_probe_wants_no_worker(db: Database, queue: Queue, settings: Settings) -> None:

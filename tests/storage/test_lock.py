@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 import redis
 from tests.conftest import Servers
-from tests.support import eventually
+from tests.support import eventually, metric
 
 from researchcopilot.core.errors import LostLock, Unavailable
 from researchcopilot.core.settings import DatabaseSettings, RedisSettings
 from researchcopilot.dev import ports
 from researchcopilot.dev.processes import Child, until
 from researchcopilot.dev.users import give, server_user
+from researchcopilot.storage import keeper
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.lock import Locks, check_fence
 from researchcopilot.storage.lua import load
@@ -163,7 +164,8 @@ async def test_a_holder_that_blocks_the_loop_keeps_it(server: Server, locks: Loc
 @pytest.mark.parametrize("how", ["deleted", "stolen", "flushed"])
 async def test_a_holder_is_told_that_it_lost(server: Server, locks: Locks, how: str) -> None:
     """Protects: by an event, at the next check, and before its time is over; and what somebody
-    else holds by then is not given back by us."""
+    else holds by then is not given back by us. Counted once, whatever happened to it."""
+    before = counted("rebuild")
     async with locks.hold("rebuild", ttl_s=0.9) as held:
         assert held is not None
         if how == "deleted":
@@ -177,6 +179,36 @@ async def test_a_holder_is_told_that_it_lost(server: Server, locks: Locks, how: 
         with pytest.raises(LostLock, match="rebuild"):
             held.check()
     assert server.client.get("lock:rebuild") == ("thief" if how == "stolen" else None)
+    assert counted("rebuild") == (before[0] + 1, before[1] + 1)
+
+
+def counted(lock: str) -> tuple[float, float]:
+    """Times that it was taken, and lost."""
+    names = ("researchcopilot_lock_acquisitions_total", "researchcopilot_lock_losses_total")
+    return metric(names[0], lock=lock), metric(names[1], lock=lock)
+
+
+async def test_a_loss_that_no_renewal_saw_is_counted(server: Server, locks: Locks) -> None:
+    """Protects: a round that is shorter than a third of its lock and was not alone. By kind: what
+    stands after the colon is whose it is, and has no end."""
+    before = counted("short")
+    async with locks.hold("short:7", ttl_s=60):
+        server.client.flushall()
+    async with locks.hold("short:8", ttl_s=60):
+        pass
+    assert counted("short") == (before[0] + 2, before[1] + 1)
+
+
+async def test_names_that_agents_give_do_not_grow_without_end(
+    server: Server, locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_kinds", {"known"})
+    monkeypatch.setattr(keeper, "MOST_KINDS", 2)
+    before = counted("other")
+    for name in ("known:1", "second:1", "third:1", "fourth:1"):
+        async with locks.hold(name):
+            pass
+    assert counted("other")[0] == before[0] + 2
 
 
 async def test_a_check_in_a_blocked_loop_knows_it_too(server: Server, locks: Locks) -> None:

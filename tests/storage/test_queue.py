@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support import eventually, prompt
+from tests.support import eventually, metric, prompt
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.ids import new_id
@@ -258,8 +258,10 @@ async def test_nobody_there_and_nobody_able_are_unavailable_a_wrong_type_is_a_fa
     limit = client.config_get("maxmemory")["maxmemory"]
     client.config_set("maxmemory", "1")
     try:
+        before = metric("researchcopilot_redis_refusals_total", why="oom")
         with pytest.raises(Unavailable, match=r"Redis refuses: .*maxmemory"):
             await queue.push("runs", entries(1))
+        assert metric("researchcopilot_redis_refusals_total", why="oom") == before + 1
     finally:
         client.config_set("maxmemory", limit)
     client.set("queue:runs", "no list")

@@ -2,10 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.support import metric
 
 from researchcopilot.core.errors import Busy, Unavailable
 from researchcopilot.runtime.batch import Group, Limits
@@ -36,9 +37,11 @@ async def all_of(tasks: Sequence[Any], limit: float = LIMIT) -> list[Any]:
         return list(await asyncio.gather(*tasks, return_exceptions=True))
 
 
-async def busy_group(gate: Gate, limits: Limits) -> tuple[Group[int, int], asyncio.Task[int]]:
+async def busy_group(
+    gate: Gate, limits: Limits, name: str = "test"
+) -> tuple[Group[int, int], asyncio.Task[int]]:
     """A group whose first call is under way, so that whoever comes now has to wait."""
-    group: Group[int, int] = Group(gate, limits=limits)
+    group: Group[int, int] = Group(gate, limits=limits, name=name)
     first = asyncio.create_task(group(0))
     async with asyncio.timeout(LIMIT):
         await gate.begun.wait()
@@ -265,13 +268,13 @@ async def test_close_waits_for_all_that_were_promised() -> None:
 
 
 async def test_sizes_are_told() -> None:
-    told: list[int] = []
     gate = Gate()
-    group, first = await busy_group(gate, Limits())
-    tell: Callable[[int], None] = told.append
-    group.sizes = tell
+    group, first = await busy_group(gate, Limits(), name="told")
     others = crowd(group, (1, 2, 3))
     await joined(group, 3)
     gate.open.set()
     await all_of([first, *others])
-    assert told == [3]
+    parts = [
+        metric(f"researchcopilot_group_size_{part}", group="told") for part in ("count", "sum")
+    ]
+    assert parts == [2, 4]

@@ -105,7 +105,7 @@ spec:
   {{- end }}
   env:
     {{- include "rc.storeEnv" $root | nindent 4 }}
-    - {name: RC_HEALTH_HOST, value: "0.0.0.0"}
+    - {name: RC_HEALTH_HOST, value: "*"}
     - {name: RC_HEALTH_PORT, value: "9090"}
     {{- range default list .env }}
     - {{ toJson . }}

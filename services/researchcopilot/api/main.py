@@ -21,12 +21,13 @@ from researchcopilot.api.catalogue import Catalogue
 from researchcopilot.api.operations import Services
 from researchcopilot.api.render import dump
 from researchcopilot.api.routes import OPERATIONS
-from researchcopilot.api.server import Server, bind
+from researchcopilot.api.server import Server
 from researchcopilot.api.watch import Watcher
 from researchcopilot.core.settings import Settings, load
 from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
+from researchcopilot.runtime.listen import bind
 from researchcopilot.runtime.loop import Beat, Stop, run, until_available
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema

@@ -5,44 +5,15 @@ only when the api can work, so that nobody is let in before.
 """
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 
-from researchcopilot.core.errors import ConfigError
+from researchcopilot.runtime.listen import taken
 
 BACKLOG = 2048
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(
-            f"RC_API_HOST={host} cannot be used ({error.strerror}). "
-            "Give an address of this machine: 127.0.0.1, or 0.0.0.0 for all."
-        ) from error
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise _taken(host, port, error) from error
-    return bound
-
-
-def _taken(host: str, port: int, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"RC_API_PORT={port} on {host} cannot be used ({os.strerror(error.errno or 0)}). "
-        "Give another port, or 0 for a free one."
-    )
 
 
 class Server(uvicorn.Server):
@@ -94,7 +65,7 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # two may bind one port; only one of them may listen
             host, port = self._bound.getsockname()[:2]
-            raise _taken(host, port, error) from error
+            raise taken(host, port, error) from error
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

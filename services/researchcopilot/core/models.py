@@ -120,6 +120,7 @@ class Outcome:
     `kind`: succeeded, failed, cancelled, retry, release. `delay_s` for retry and release.
     `result` is JSON text, already cleaned and within limits; `error` is {"type", "message", …}.
     `follow_up` is JSON text: what is to come of the run if it succeeds, see finish_1.
+    `reason` says in one word why it is a retry; for metrics.
     """
 
     run_id: str
@@ -130,6 +131,7 @@ class Outcome:
     error: dict[str, str] | None = None
     delay_s: float = 0.0
     follow_up: str | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

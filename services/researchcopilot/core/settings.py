@@ -115,7 +115,7 @@ class RedisSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiSettings:
-    host: str = _setting("API_HOST", "127.0.0.1", _text, "address that the api listens on")
+    host: str = _setting("API_HOST", "127.0.0.1", _text, "address that the api listens on; *: all")
     port: int = _setting("API_PORT", 8080, _whole(0, 65535), "port of the api; 0 takes a free one")
     max_body_bytes: int = _setting(
         "API_MAX_BODY_BYTES", 4_194_304, _whole(1024, 268_435_456), "a request body at most"
@@ -245,7 +245,9 @@ class JobSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HealthSettings:
-    host: str = _setting("HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics")
+    host: str = _setting(
+        "HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics; *: all"
+    )
     port: int = _setting("HEALTH_PORT", 0, _whole(0, 65535), "their port; 0 takes a free one")
     port_file: str = _setting(
         "HEALTH_PORT_FILE", "", _text, "write the ports in use to this file as JSON"

@@ -6,6 +6,8 @@ import random
 import socket
 from pathlib import Path
 
+from researchcopilot.runtime.listen import ALL
+
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -15,7 +17,7 @@ def is_free(host: str, port: int) -> bool:
         # As servers do: a port whose last connections linger is free all the same.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("" if host == ALL else host, port))
         except OSError:
             return False
     return True

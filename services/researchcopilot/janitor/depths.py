@@ -33,7 +33,9 @@ DELAYED = _gauge("queue_delayed", "Runs that are not due yet", "queue")
 RUNNING = _gauge("queue_running", "Runs that are running", "queue")
 LOAD = _gauge("queue_load", "Waiting and running: what slots are wanted for", "queue")
 OLDEST = _gauge("queue_oldest_waiting_seconds", "The oldest due run waits for so long", "queue")
-NEXT_DUE = _gauge("queue_next_due_seconds", "Until the next delayed run is due", "queue")
+NEXT_DUE = _gauge(
+    "queue_next_due_seconds", "Until the next delayed run is due, below 0: it is late", "queue"
+)
 WORKERS = _gauge("queue_workers", "Live workers that serve it", "queue")
 SLOTS = _gauge("queue_slots", "Their slots", "queue")
 DEAD = _gauge("dead_letters", "Failed runs that nobody has dealt with, up to 100000")

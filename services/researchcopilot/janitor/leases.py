@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from researchcopilot.core.models import Due
 from researchcopilot.core.settings import RecoverySettings
-from researchcopilot.janitor.metrics import RECLAIMED
+from researchcopilot.janitor.metrics import RECLAIMED, RECOVERED
 from researchcopilot.janitor.returning import Returning
 from researchcopilot.storage import moves, recovery
 from researchcopilot.storage.db import Database
@@ -57,7 +57,10 @@ class Leases:
 
 
 def _tell(moved: Moved) -> None:
-    for (run_id, status), reason in zip(moved.verdicts, moved.reasons, strict=True):
+    found = zip(moved.verdicts, moved.reasons, moved.recovery_s, strict=True)
+    for (run_id, status), reason, seconds in found:
         RECLAIMED.labels(reason, status).inc()
+        if seconds is not None:
+            RECOVERED.labels(reason).observe(seconds)
         extra = {"run_id": run_id, "to": status, "reason": reason}
         log.warning("taken back from a worker", extra=extra)

@@ -11,13 +11,13 @@ from researchcopilot.janitor.depths import Depths
 from researchcopilot.janitor.entries import clear_dead
 from researchcopilot.janitor.leases import Leases
 from researchcopilot.janitor.memories import expire_memories
-from researchcopilot.janitor.metrics import FAILED, LAST_SUCCESS
 from researchcopilot.janitor.no_agent import count_without_agent
 from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
 from researchcopilot.janitor.retention import remove_old
 from researchcopilot.janitor.returning import Returning
+from researchcopilot.runtime import duties as told
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.service import Service, serve
 from researchcopilot.storage.lock import Locks
@@ -39,18 +39,21 @@ async def work(service: Service) -> None:
 
     def succeeded(name: str) -> None:
         beat.mark()
-        LAST_SUCCESS.labels(name).set_to_current_time()
+        told.succeeded(name)
 
     def failed(name: str) -> None:
         beat.mark()
-        FAILED.labels(name).inc()
+        told.failed(name)
 
     returning = Returning(service.redis, service.stop, service.settings.recovery.spread_s)
     locks = Locks(service.settings.redis)
+    known = duties(service, returning, locks)
+    for name, _, _ in known:
+        told.begins(name)
     await asyncio.gather(
         *(
             every(seconds, duty, service.stop, name=name, done=succeeded, failed=failed)
-            for name, seconds, duty in duties(service, returning, locks)
+            for name, seconds, duty in known
         )
     )
     await returning.close()

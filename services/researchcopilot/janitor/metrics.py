@@ -1,16 +1,23 @@
 """What the janitor measures."""
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
-LAST_SUCCESS = Gauge(
-    "researchcopilot_duty_last_success_timestamp_seconds", "When a duty last succeeded", ["duty"]
-)
-FAILED = Counter("researchcopilot_duty_failures_total", "Rounds of a duty that failed", ["duty"])
 RECLAIMED = Counter(
     "researchcopilot_reclaims_total",
     "Runs taken back, by what became of their worker (left, silent, forgotten) and new status",
     ["reason", "status"],
 )
+RECOVERED = Histogram(
+    "researchcopilot_recovery_seconds",
+    "From the last sign of life of a run's worker (left: its goodbye; forgotten: the end of the "
+    "lease) to the commit that took the run back",
+    ["reason"],
+    buckets=(0.25, 0.5, 1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600),
+)
+for _reason in ("left", "silent", "forgotten"):  # from 0: one born at 1 hides the first
+    RECOVERED.labels(_reason)
+    for _status in ("queued", "failed", "cancelled"):
+        RECLAIMED.labels(_reason, _status)
 RETURNING = Gauge(
     "researchcopilot_reclaimed_waiting", "Runs taken back that are on their way to the head"
 )

@@ -14,12 +14,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from prometheus_client import Histogram
+
 from researchcopilot.core.backoff import reconnect_delays
 from researchcopilot.core.errors import Busy
 
 T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
+SIZES = Histogram(
+    "researchcopilot_group_size",
+    "Members of a group that was sent together",
+    ["group"],
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ class Group(Generic[T, R]):
         again: Callable[[BaseException], bool] = lambda error: False,
         limits: Limits | None = None,
         lanes: int = 1,
+        name: str = "other",
     ) -> None:
         self._send = send
         self._again = again
@@ -62,7 +71,7 @@ class Group(Generic[T, R]):
         self._lanes = lanes
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.sizes: Callable[[int], None] = lambda rows: None
+        self._sizes = SIZES.labels(name)
 
     @property
     def waiting(self) -> int:
@@ -115,7 +124,7 @@ class Group(Generic[T, R]):
         return group
 
     async def _deliver(self, group: list[_Member[T, R]]) -> None:
-        self.sizes(len(group))
+        self._sizes.observe(len(group))
         try:
             results = await self._send_patiently([member.item for member in group])
         except Exception as error:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Histogram
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.runtime.alarm import Alarm
@@ -21,12 +21,6 @@ LATE = Histogram(
     "How late each delayed entry was moved to its queue",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300),
 )
-NEXT_DUE = Gauge(
-    "researchcopilot_delayed_next_due_seconds",
-    "Seconds until the next delayed entry is due; below 0 it is late, +Inf: there is none",
-    ["queue"],
-)
-OVERDUE = Gauge("researchcopilot_delayed_overdue", "Delayed entries that are due now", ["queue"])
 
 log = logging.getLogger(__name__)
 BATCH = 500
@@ -44,7 +38,6 @@ class DueMover:
         self._redis = redis
         self._stop = stop
         self._look_at: dict[str, float] = {}  # queue → when (monotonic) it wants a look
-        self._due_at: dict[str, float] = {}  # queue → when its next entry is due
         self.alarm = Alarm()
         self.beat = Beat()
         self.deaf = True
@@ -114,9 +107,6 @@ class DueMover:
         if self.deaf:
             pause = min(pause, DEAF_S)
         self._look_at[queue] = min(self._look_at[queue], now + pause)
-        self._due_at[queue] = math.inf if due.next_s is None else now + due.next_s
-        OVERDUE.labels(queue).set(due.overdue)
-        NEXT_DUE.labels(queue).set_function(lambda: self._due_at[queue] - time.monotonic())
         MOVED.labels(queue).inc(len(due.late_s))
         for late_s in due.late_s:
             LATE.observe(late_s)

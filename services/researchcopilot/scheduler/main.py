@@ -5,6 +5,7 @@ import os
 
 from researchcopilot.core.errors import ConfigError
 from researchcopilot.core.schedules import SYSTEM
+from researchcopilot.runtime import duties
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.scheduler.due import DueMover
 from researchcopilot.scheduler.ticks import TickLoop
@@ -32,6 +33,7 @@ async def work(service: Service) -> None:
     ticks = TickLoop(service.db, locks, pusher, service.stop)
     watch(service, "due", due.beat)
     watch(service, "ticks", ticks.beat)
+    duties.begins("system_schedules")
     try:
         await asyncio.gather(
             due.run(),
@@ -41,7 +43,9 @@ async def work(service: Service) -> None:
                 SYSTEM_S,
                 lambda: schedules.ensure_system(service.db, SYSTEM),
                 service.stop,
-                name="system schedules",
+                name="system_schedules",
+                done=duties.succeeded,
+                failed=duties.failed,
             ),
         )
     finally:

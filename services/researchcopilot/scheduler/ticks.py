@@ -27,6 +27,8 @@ from researchcopilot.storage.schedules import Fired
 
 TICKS = Counter("researchcopilot_ticks_total", "Ticks of schedules, by what became of them",
                 ["outcome"])  # fmt: skip
+for _outcome in ("fired", "merged", "overlap", "missed"):  # from 0: else the first is not seen
+    TICKS.labels(_outcome)
 LATE = Histogram(
     "researchcopilot_tick_lateness_seconds",
     "How late a tick was fired",

@@ -34,6 +34,13 @@ class ClaimRecord:
     error: dict[str, str] | None
 
 
+async def waited_since_loss(db: Database, run_id: str, claim_no: int) -> float | None:
+    """Seconds from the move that took the run back from its dead worker to this claim; None if the
+    claim before this one ended in another way."""
+    row = await db.one(_SQL["since_loss"], {"run_id": run_id, "claim_no": claim_no})
+    return None if row is None else float(row["wait_s"])
+
+
 async def read_claims(db: Database, workspace_id: int, run_id: str) -> list[ClaimRecord]:
     """Every claim of a run, oldest first; none for a run of another workspace."""
     rows = await db.rows(_SQL["of_run"], {"workspace_id": workspace_id, "run_id": run_id})

@@ -12,6 +12,7 @@ import threading
 import time
 
 import redis
+from prometheus_client import Counter
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -21,6 +22,14 @@ from researchcopilot.storage.lua import load
 
 log = logging.getLogger(__name__)
 _PATIENCE_S = 1.0
+ACQUIRED = Counter("researchcopilot_lock_acquisitions_total", "Locks taken, by kind", ["lock"])
+LOST = Counter(
+    "researchcopilot_lock_losses_total",
+    "Locks that ran out, were wiped or went to somebody else while they were held",
+    ["lock"],
+)
+MOST_KINDS = 50
+_kinds: set[str] = set()
 
 
 class Held:
@@ -36,6 +45,15 @@ class Held:
         self.lost = asyncio.Event()
         self._until = 0.0  # monotonic; what Redis keeps is never shorter
         self._gone = False
+
+    @property
+    def kind(self) -> str:
+        """Its name without whose it is (`rebuild_index:7`), for metrics. Agents name locks as they
+        like, and a label may not grow without end."""
+        kind = self.name.partition(":")[0]
+        if len(_kinds) < MOST_KINDS:
+            _kinds.add(kind)
+        return kind if kind in _kinds else "other"
 
     @property
     def never(self) -> bool:
@@ -54,7 +72,13 @@ class Held:
     def renewed(self, until: float) -> None:
         self._until = until
 
+    def taken(self) -> None:
+        ACQUIRED.labels(self.kind).inc()
+        LOST.labels(self.kind)  # from 0: a series that is born at 1 hides the first loss
+
     def lose(self) -> None:
+        if not self._gone:
+            LOST.labels(self.kind).inc()
         self._gone = True
 
 

@@ -77,6 +77,8 @@ class Locks:
         taken = False
         try:
             taken = await self._acquire(held, wait_s) and await self._equip(held, fenced)
+            if taken:
+                held.taken()
             yield held if taken else None
         finally:
             self._keeper.forget(held)
@@ -143,9 +145,11 @@ class Locks:
             return
         try:
             async with told():
-                await self._release(
+                given_back = await self._release(
                     keys=[held.key, f"{held.key}:free"], args=[held.token, _HINT_KEPT_MS]
                 )
+            if taken and not given_back:
+                held.lose()  # between two renewals: nobody else would ever see it
         except Unavailable as error:
             log.warning("the lock %s runs out in %.1f s: %s", held.name, held.ttl_s, error)
 

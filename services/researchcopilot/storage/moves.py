@@ -5,7 +5,7 @@ a verdict for every id. This room turns rows into records and nothing else; `sub
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from researchcopilot.core.models import (
@@ -31,12 +31,14 @@ class Moved:
     be pushed for it.
 
     `head` goes to the head of its queue (it has waited already), `tail` to the tail (unparked).
+    `recovery_s`, of a reclaim: how long each worker had given no sign of life. None: not known.
     """
 
     verdicts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...] = ()
     head: tuple[Due, ...] = ()
     tail: tuple[Due, ...] = ()
+    recovery_s: tuple[float | None, ...] = ()
 
 
 async def claim(
@@ -131,7 +133,7 @@ async def replay(
 async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:
     """Take back runs whose lease has run out: at most `limit`. Reasons: left, silent, forgotten."""
     rows = await db.rows(_SQL["reclaim"], {"limit": limit, "max_losses": max_losses})
-    return _moved(rows)
+    return replace(_moved(rows), recovery_s=tuple(row[5] for row in rows if row[1] != "push"))
 
 
 async def expire(db: Database, *, limit: int) -> Moved:

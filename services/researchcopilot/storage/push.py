@@ -28,6 +28,7 @@ class Pusher:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_rows=1000, max_waiting=20_000, patience_s=patience_s),
+            name="push",
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self.given_up = 0

@@ -55,6 +55,7 @@ class RunReader:
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_rows=MOST_READ, max_waiting=max_waiting, patience_s=0.2),
             lanes=2,
+            name="read",
         )
 
     async def __call__(self, workspace_id: int, run_id: str) -> Run | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from prometheus_client import Counter
+
 from researchcopilot.core.errors import (
     BadInput,
     Conflict,
@@ -29,6 +31,7 @@ from researchcopilot.storage.sql import load
 _SQL = load("moves")
 STRICT = frozenset({"reject", "cancel_previous"})
 log = logging.getLogger(__name__)
+SUBMITTED = Counter("researchcopilot_runs_submitted_total", "Runs that were accepted", ["queue"])
 
 
 class _ClaimedJustNow(ResearchCopilotError):
@@ -44,6 +47,7 @@ class Submitter:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_waiting=max_waiting, patience_s=10.0),
+            name="submit",
         )
         self.pusher = Pusher(queue)
 
@@ -61,6 +65,9 @@ class Submitter:
         if isinstance(answer, ResearchCopilotError):
             raise answer
         if not answer.replayed:
+            for run in submission.runs:
+                if run.run_id in answer.run_ids:  # else one of its unique key waits already
+                    SUBMITTED.labels(run.queue).inc()
             self._push(submission, answer)
         return answer
 

@@ -17,6 +17,7 @@ class Emitter:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(patience_s=1.0),
+            name="emit",
         )
 
     async def emit(self, event: Event) -> None:

@@ -143,7 +143,7 @@ class Executor:
                 cap=self.settings.retry_cap_s if cap is None else cap,
                 rand=random.random(),
             )
-        return _outcome(claim, "retry", error=failure.error, delay_s=delay)
+        return _outcome(claim, "retry", error=failure.error, delay_s=delay, reason=failure.reason)
 
 
 def _timed_out(hand: Hand, policy: RetryPolicy, limit: Limit, stack: str) -> Failure:

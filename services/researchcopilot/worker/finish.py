@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.models import Claim, Finished, Outcome
+from researchcopilot.core.states import TERMINAL
 from researchcopilot.runtime.batch import Group, Limits
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.push import Pusher
 from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.hands import Hand
-from researchcopilot.worker.metrics import FINISHED, GROUPS, RAN
+from researchcopilot.worker.metrics import ATTEMPTS, FINISHED, RAN, RETRIES
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ class Finisher:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(patience_s=None),
+            name="finish",
         )
-        self._group.sizes = GROUPS.labels("finish").observe
 
     async def finish(self, hand: Hand, outcome: Outcome) -> None:
         """Commit how a claim ended, and hand its entry back. Returns when the slot is free."""
@@ -86,6 +87,10 @@ class Finisher:
         word = outcome.kind if verdict in ("queued", "already") else verdict
         seconds = time.monotonic() - hand.claimed_at
         FINISHED.labels(claim.queue, claim.agent, word).inc()
+        if word == "retry":
+            RETRIES.labels(claim.agent, outcome.reason).inc()
+        elif word in TERMINAL:
+            ATTEMPTS.labels(claim.agent).observe(claim.attempts)
         RAN.labels(claim.queue, claim.agent).observe(seconds)
         self._count(claim, word, seconds)
         level = logging.WARNING if word in ("failed", "stale") else logging.INFO

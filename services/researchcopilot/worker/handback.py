@@ -42,6 +42,7 @@ class Handback:
             self._send,
             again=lambda error: isinstance(error, Unavailable),
             limits=Limits(max_waiting=100_000, patience_s=60.0),
+            name="hand_back",
         )
         self.known: set[tuple[str, str]] = set()
 

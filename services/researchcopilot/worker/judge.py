@@ -8,7 +8,13 @@ import math
 from dataclasses import dataclass
 
 from researchcopilot.agents.policy import RetryPolicy
-from researchcopilot.core.errors import LostClaim, RetryLater, RunCancelled
+from researchcopilot.core.errors import (
+    AgentCrashed,
+    LostClaim,
+    RetryLater,
+    RunCancelled,
+    TimedOut,
+)
 from researchcopilot.core.text import clean_text
 from researchcopilot.worker.result import describe_error
 
@@ -18,11 +24,13 @@ LONGEST_WAIT_S = 30 * 86_400.0
 @dataclass(frozen=True, slots=True)
 class Failure:
     """`kind`: final, retry (`after` seconds if the agent said so), cancelled, lost. `error` is
-    {"type", "message"} and perhaps "trace" and "final" (why no attempt follows)."""
+    {"type", "message"} and perhaps "trace" and "final" (why no attempt follows). `reason`, of a
+    retry: error, asked (by the agent), crashed (its process), timed_out."""
 
     kind: str
     error: dict[str, str]
     after: float | None = None
+    reason: str = "error"
 
 
 def judge(error: BaseException, policy: RetryPolicy, trace: str = "") -> Failure:
@@ -33,10 +41,16 @@ def judge(error: BaseException, policy: RetryPolicy, trace: str = "") -> Failure
     if isinstance(error, RunCancelled):
         return Failure("cancelled", described)
     if isinstance(error, RetryLater):
-        return Failure("retry", described, _asked_wait(error))
+        return Failure("retry", described, _asked_wait(error), "asked")
     if final := policy.final(error):
         return Failure("final", {**described, "final": clean_text(final, 300)})
-    return Failure("retry", described)
+    return Failure("retry", described, reason=_reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimedOut):
+        return "timed_out"
+    return "crashed" if isinstance(error, AgentCrashed) else "error"
 
 
 def _asked_wait(error: RetryLater) -> float | None:

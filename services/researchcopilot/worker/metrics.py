@@ -3,7 +3,6 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 _MINUTES = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 VERDICTS = Counter(
     "researchcopilot_claim_verdicts_total", "Verdicts of the claim", ["queue", "verdict"]
@@ -14,13 +13,33 @@ FINISHED = Counter(
     ["queue", "agent", "outcome"],
 )
 WAITED = Histogram(
-    "researchcopilot_run_wait_seconds", "From ready to claimed", ["queue"], buckets=_MINUTES
+    "researchcopilot_run_wait_seconds",
+    "From ready to claimed, of runs that were never taken back or released: those were ready "
+    "before they ran",
+    ["queue"],
+    buckets=_MINUTES,
 )
 RAN = Histogram(
     "researchcopilot_run_seconds", "From claimed to finished", ["queue", "agent"], buckets=_MINUTES
 )
-GROUPS = Histogram("researchcopilot_group_size", "Members of a group", ["group"], buckets=_SIZES)
-SLOTS = Gauge("researchcopilot_worker_slots", "Slots of this worker", ["queue", "state"])
+ATTEMPTS = Histogram(
+    "researchcopilot_run_attempts",
+    "Attempts of runs that a worker has ended",
+    ["agent"],
+    buckets=(1, 2, 3, 4, 5, 7, 10, 20, 50, 100),
+)
+RETRIES = Counter(
+    "researchcopilot_retries_total",
+    "Claims after which another attempt follows: error, asked (by the agent), timed_out, crashed",
+    ["agent", "reason"],
+)
+RECOVERED = Histogram(
+    "researchcopilot_reclaimed_wait_seconds",
+    "From taken back from a worker to claimed by the next, by the database's clock",
+    ["queue"],
+    buckets=_MINUTES,
+)
+SLOTS = Gauge("researchcopilot_worker_slots", "Slots: busy, idle", ["queue", "state"])
 RENEWALS = Counter("researchcopilot_renewals_total", "Leases renewed, by verdict", ["verdict"])
 EMITS_LOST = Counter("researchcopilot_events_given_up_total", "Events that could not be stored")
 ABANDONED = Counter(

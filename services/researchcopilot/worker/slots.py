@@ -12,20 +12,24 @@ class Slots:
         self.free = total
         self._freed = asyncio.Event()
         self._freed.set()
-        self._busy_gauge = SLOTS.labels(queue, "busy")
-        SLOTS.labels(queue, "total").set(total)
-        self._busy_gauge.set(0)
+        self._busy = SLOTS.labels(queue, "busy")
+        self._idle = SLOTS.labels(queue, "idle")
+        self._tell()
 
     def use(self) -> None:
         self.free -= 1
         if self.free <= 0:
             self._freed.clear()
-        self._busy_gauge.inc()
+        self._tell()
 
     def give_back(self) -> None:
         self.free += 1
         self._freed.set()
-        self._busy_gauge.dec()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._busy.set(self.total - self.free)
+        self._idle.set(self.free)
 
     async def one_free(self) -> None:
         await self._freed.wait()

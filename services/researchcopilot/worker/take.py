@@ -16,12 +16,13 @@ from researchcopilot.core.backoff import reconnect_delays
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import Claim, Verdict
+from researchcopilot.runtime.batch import SIZES
 from researchcopilot.runtime.loop import Beat, Stop
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue, parse_entry, parse_probe
 from researchcopilot.worker.handback import Handback
-from researchcopilot.worker.metrics import FOUND, GROUPS, VERDICTS, WAITED
+from researchcopilot.worker.metrics import FOUND, VERDICTS, WAITED
 from researchcopilot.worker.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class Taker:
         """Runs start in the order of their entries. A group that Postgres refuses is halved, until
         the one that it refuses stands alone; that waits, and is seen in the log."""
         sent = time.monotonic()
-        GROUPS.labels("claim").observe(len(by_run))
+        SIZES.labels("claim").observe(len(by_run))
         try:
             verdicts = await self._claim_patiently(list(by_run))
         except Exception:
@@ -213,7 +214,8 @@ class Taker:
     def _follow(self, verdict: Verdict, entry: str, lease_until: float) -> None:
         VERDICTS.labels(self.queue, verdict.verdict).inc()
         if verdict.claim is not None:
-            if verdict.verdict == "claimed":
+            # claim_no counts every claim, attempts only those that were not refunded.
+            if verdict.verdict == "claimed" and verdict.claim.claim_no == verdict.claim.attempts:
                 WAITED.labels(self.queue).observe(verdict.wait_s)
             self._start(Taken(verdict.claim, entry, lease_until, _time_left(verdict)), self.slots)
         elif verdict.verdict == "later":

@@ -11,8 +11,10 @@ from researchcopilot.agents.registry import Agent
 from researchcopilot.core.errors import ResearchCopilotError, Unavailable
 from researchcopilot.core.models import Claim, Outcome, WorkerInfo
 from researchcopilot.core.settings import Settings
+from researchcopilot.runtime import duties
 from researchcopilot.runtime.loop import Beat, Stop, every, until_available
 from researchcopilot.storage import workers
+from researchcopilot.storage.claims import waited_since_loss
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.push import Pusher
@@ -25,6 +27,7 @@ from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.hands import Ending, Hand, Hands
 from researchcopilot.worker.isolation import Isolation
 from researchcopilot.worker.lost import EXIT_LOST, LostThreads
+from researchcopilot.worker.metrics import RECOVERED
 from researchcopilot.worker.pool import AgentPool
 from researchcopilot.worker.renewal import RenewalThread
 from researchcopilot.worker.slots import Slots
@@ -125,8 +128,16 @@ class Worker:
         beat = asyncio.create_task(
             every(self.settings.recovery.lease_s / 3, self._beat, self.stop, name="beat")
         )
+        duties.begins("aggregate_stats")
         stats = asyncio.create_task(
-            every(self.settings.jobs.stats_s, self.stats.write, self.stop, name="aggregate_stats")
+            every(
+                self.settings.jobs.stats_s,
+                self.stats.write,
+                self.stop,
+                name="aggregate_stats",
+                done=duties.succeeded,
+                failed=duties.failed,
+            )
         )
         log.info("ready: %s", ", ".join(f"{q} ({n} slots)" for q, n in self.info.queues.items()))
         await self.stop.asked.wait()
@@ -162,6 +173,8 @@ class Worker:
         self.hands.add(hand)
         slots.use()
         self.told.starts(hand)
+        if taken.claim.losses:
+            self._spawn(self._recovered(taken.claim))
         self._spawn(self._live(hand, slots))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -184,6 +197,16 @@ class Worker:
             self.hands.remove(hand)
             hand.end(Ending.LOST)  # for an agent that goes on without its run
             slots.give_back()
+
+    async def _recovered(self, claim: Claim) -> None:
+        """Measure how long a run that was taken back has waited for us, beside its execution."""
+        try:
+            wait_s = await waited_since_loss(self.db, claim.run_id, claim.claim_no)
+        except Unavailable as error:
+            log.info("not measured, how long a run that was taken back has waited: %s", error)
+            return
+        if wait_s is not None:
+            RECOVERED.labels(claim.queue).observe(wait_s)
 
     async def _outcome(self, hand: Hand) -> Outcome | None:
         claim = hand.claim

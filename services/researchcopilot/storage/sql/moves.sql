@@ -22,8 +22,24 @@ FROM finish_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[], %(
               %(follow_ups)s::text[]::jsonb[])
 
 -- name: reclaim   running -> queued, failed, cancelled
-SELECT run_id, verdict, workspace_id, queue, reason
+-- recovery_s: since the last sign of life of its worker. The snapshot of this statement is older than
+-- what the function does, so it still shows the run as its worker had it. LIMIT keeps the planner from
+-- hashing all runs each time that there is nothing to be taken back.
+SELECT m.run_id, m.verdict, m.workspace_id, m.queue, m.reason,
+       extract(epoch FROM clock_timestamp() - CASE m.reason
+           WHEN 'left' THEN had.stopped_at
+           WHEN 'silent' THEN greatest(had.seen_at, had.started_at)
+           ELSE had.lease_until END)::float8 AS recovery_s
 FROM reclaim_1(%(limit)s::int, %(max_losses)s::int)
+     WITH ORDINALITY AS m(run_id, verdict, workspace_id, queue, reason, place)
+LEFT JOIN LATERAL (
+    SELECT r.lease_until, c.started_at, w.seen_at, w.stopped_at
+    FROM runs r
+    JOIN claims c ON c.run_id = r.run_id AND c.claim_no = r.claim_no
+    LEFT JOIN workers w ON w.worker_id = r.worker_id
+    WHERE r.run_id = m.run_id LIMIT 1
+) had ON m.verdict <> 'push'
+ORDER BY m.place
 
 -- name: expire   queued -> failed
 SELECT run_id, verdict, workspace_id, queue, reason FROM expire_1(%(limit)s::int)
