@@ -73,7 +73,7 @@ async def _judged(stage: Stage, course: Course) -> Result:
     await db.open()
     try:
         findings = await verdict.judge(db, course, stage.complaints, stage.logs())
-        lines = await verdict.lines(db, course.blows, stage.logs())
+        lines = await verdict.lines(db, course, stage.logs())
         blocks = ["", *verdict.table(lines), "", *await verdict.totals(db, course), ""]
         blocks += watch.summary(findings)
         run_ids = dict.fromkeys(f.run_id for f in findings if f.run_id is not None)
