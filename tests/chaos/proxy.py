@@ -132,8 +132,14 @@ class Line:
         for way in Way:
             self._open[way] = asyncio.Event()
             self._open[way].set()
-        listener = await asyncio.start_server(self._accept, HOST, 0, backlog=256)
-        self.port = listener.sockets[0].getsockname()[1]
+        self._listener = await asyncio.start_server(self._accept, HOST, 0, backlog=256)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def end(self) -> None:
+        self._listener.close()
+        for gate in self._open.values():
+            gate.set()
+        await self._cut(lambda pair: True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -252,7 +258,8 @@ class Network:
         self._loop.close()
 
     async def _end(self) -> None:
+        for line in self.lines:
+            await line.end()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if others:
+            await asyncio.wait(others, timeout=LATE_S / 10)

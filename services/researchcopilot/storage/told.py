@@ -7,6 +7,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from researchcopilot.core.errors import Unavailable
 
+# How uvloop says that the other side has reset a connection that the client still thinks good.
+_RESET = "the handler is closed"
+
 
 @asynccontextmanager
 async def told() -> AsyncIterator[None]:
@@ -17,5 +20,9 @@ async def told() -> AsyncIterator[None]:
         if str(error).startswith("WRONGTYPE"):
             raise
         raise Unavailable(f"Redis refuses: {error}") from error
+    except RuntimeError as error:
+        if not str(error).endswith(_RESET):
+            raise
+        raise Unavailable("Redis does not answer: the connection was reset") from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
