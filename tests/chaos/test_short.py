@@ -1,10 +1,10 @@
 """A short chaos test: every fault at least once while some hundred runs go through."""
 
 import pytest
-from tests.chaos.__main__ import run
 from tests.chaos.driver import Options
 from tests.chaos.faults import LAST
 from tests.chaos.faults import SHORT as DECK
+from tests.chaos.runs import run
 
 SHORT = Options(
     runs=250, seconds=10.0, faults=0, lease_s=1.0, pause_s=0.3, at_once=4, longest_s=1.5,
