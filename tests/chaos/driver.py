@@ -60,15 +60,25 @@ class Blow:
     touched: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How much a fault did, by who did it or suffered it; 0: it had no effect."""
+
+    fault: Fault
+    where: str
+    number: int
+
+
 @dataclass
 class Course:
-    """What happened. `seen`: how much each fault that is over was seen to do, by its name.
-    `resting`: everything ended and every list was empty in time."""
+    """What happened. `seen`: what each fault that is over was seen to do, and to whom. `resting`:
+    everything ended and every list was empty in time. `forgotten`: work for the safety net."""
 
     tally: Tally
     blows: list[Blow] = field(default_factory=list)
-    seen: list[tuple[Fault, int]] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     resting: bool = False
+    forgotten: int = 0
     left: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -175,10 +185,8 @@ class Driver:
             return
         if self._over.is_set():
             return
-        self.course.seen.append((fault, seen))
-        if not seen:
-            names = ", ".join(strike.names)
-            self.tally.complain(f"{self._clock()}: a fault without effect: {fault.name} ({names})")
+        where = f"{', '.join(strike.names) or 'all parts'} until {self._clock().strip()}"
+        self.course.seen.append(Seen(fault, where, seen))
 
     def _noting(
         self, fault: Fault, names: tuple[str, ...], loop: asyncio.AbstractEventLoop
@@ -220,6 +228,7 @@ class Driver:
     async def _look_for_forgotten(self) -> None:
         """The safety net must never have work: true at no moment, not only in the end."""
         for (session_id,) in await self.db.rows(_FORGOTTEN):
+            self.course.forgotten += 1
             self.tally.complain(f"{self._clock()}: session {session_id} has parked runs, no turn")
 
     async def _rest(self) -> bool:

@@ -12,17 +12,17 @@ from tests.chaos.fault import Fault
 FAULTS = (*on_parts.FAULTS, *on_servers.FAULTS, *on_lines.FAULTS)
 # A short test has one of each family; those that only kill and restart are seen in many others.
 SHORT = (
-    *on_parts.KILLED[:4],
+    *on_parts.KILLED[:3],
     on_parts.KILLED[6],
     on_parts.TWO_JANITORS,
     on_parts.WORKERS_CLOCK,
-    *on_servers.FORGETS[1:3],
-    *on_servers.REFUSES,
-    *on_servers.POSTGRES[1:],
-    on_lines.CUT[0],
+    on_servers.FORGETS[0],
+    on_servers.REFUSES[0],
+    on_servers.REFUSES[2],
+    on_servers.POSTGRES[2],
     *on_lines.CUT_EVERYBODY,
     *on_lines.SLOW[1:2],
-    *on_lines.ONE_WAY[:4],
+    *on_lines.ONE_WAY[1:3],
     *on_lines.ANSWER_LOST[:2],
 )
 # After all others once more: a Redis that is wiped later would be written anew, and with it would

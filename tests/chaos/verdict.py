@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import watch
-from tests.chaos.driver import Blow, Course
+from tests.chaos.driver import Blow, Course, Seen
 from tests.chaos.watch import Finding
 
 from researchcopilot.storage.db import Database
@@ -62,9 +62,19 @@ async def judge(
     ]
     if not course.resting:
         found.append(Finding("all comes to rest", None, "something was left when time was over"))
+    found += without_effect(course.seen)
     seen = [*course.tally.complaints, *complaints]
     found += [Finding("seen from outside", None, words) for words in seen]
     return found + _told(logs)
+
+
+def without_effect(seen: Sequence[Seen]) -> list[Finding]:
+    """Each fault has to be seen to have happened: else all that was survived was nothing."""
+    return [
+        Finding("every fault has an effect", None, f"{one.fault.name} on {one.where} had none")
+        for one in seen
+        if one.number == 0
+    ]
 
 
 def _told(logs: Sequence[Path]) -> list[Finding]:
@@ -150,8 +160,8 @@ async def lines(db: Database, course: Course, logs: Iterable[Path]) -> list[Line
 
 
 def _seen(course: Course, name: str) -> str:
-    mine = [(fault, number) for fault, number in course.seen if fault.name == name]
-    return f"{sum(number for _, number in mine):,} {mine[0][0].seen}" if mine else "-"
+    mine = [one for one in course.seen if one.fault.name == name]
+    return f"{sum(one.number for one in mine):,} {mine[0].fault.seen}" if mine else "-"
 
 
 def _line(
@@ -219,6 +229,7 @@ async def totals(db: Database, course: Course) -> list[str]:
         "accepted, on disk": course.tally.accepted.count,
         **{f"runs {status}": number for status, number in sorted(by_status.items())},
         **row,
+        "sessions with parked runs and no turn": course.forgotten,
         **course.tally.counts,
     }
     return watch.columns([[name, f"{number:,}"] for name, number in numbers.items()])
