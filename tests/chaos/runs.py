@@ -74,6 +74,7 @@ async def _judged(stage: Stage, course: Course) -> Result:
         findings = await verdict.judge(db, course, stage.complaints, stage.logs())
         lines = await verdict.lines(db, course, stage.logs())
         blocks = ["", *verdict.table(lines), "", *await verdict.totals(db, course), ""]
+        blocks += await _longest(db, course)
         blocks += watch.summary(findings)
         run_ids = dict.fromkeys(f.run_id for f in findings if f.run_id is not None)
         for run_id in list(run_ids)[:SHOWN]:
@@ -89,6 +90,15 @@ async def _judged(stage: Stage, course: Course) -> Result:
         return Result(course, findings, lines, "\n".join([*blocks, "", lost]))
     finally:
         await db.close()
+
+
+async def _longest(db: Database, course: Course) -> list[str]:
+    """What took longest is worth a look also if nothing is wrong."""
+    found = await verdict.longest(db, course)
+    lines = [f"  {wait:.2f} s after {name}: run {run_id}" for wait, name, run_id in found]
+    if found:
+        lines += [await watch.history(db, found[0][2])]
+    return ["the longest recoveries:", *lines, ""]
 
 
 def _entry(course: Course, run_id: str) -> list[str]:

@@ -143,9 +143,7 @@ HEADER = ["fault", "times", "in flight", "recovered p50", "p99", "stale refused"
 
 async def lines(db: Database, course: Course, logs: Iterable[Path]) -> list[Line]:
     """One for each kind of fault, and the total."""
-    moves: dict[str, list[datetime]] = defaultdict(list)
-    for run_id, at in await db.rows(_MOVES):
-        moves[run_id].append(at)
+    moves = await _moves(db)
     again = {(run_id, claim_no) for run_id, claim_no in await db.rows(_LOST)}
     refused = set(_refused(logs))
     by_name: dict[str, list[Blow]] = defaultdict(list)
@@ -181,6 +179,25 @@ def _line(
     ]
     refusals, reruns = len(touched & refused), len(touched & again)
     return Line(name, len(blows), seen, len(touched), tuple(waits), refusals, reruns)
+
+
+async def longest(db: Database, course: Course, shown: int = 5) -> list[tuple[float, str, str]]:
+    """(seconds, fault, run) of the recoveries that took longest, one for each run."""
+    moves = await _moves(db)
+    waits = {
+        run_id: (wait, blow.fault.name, run_id)
+        for blow in course.blows
+        for run_id, _ in blow.touched
+        if (wait := _wait(blow.at, moves[run_id])) is not None
+    }
+    return sorted(waits.values(), reverse=True)[:shown]
+
+
+async def _moves(db: Database) -> dict[str, list[datetime]]:
+    moves: dict[str, list[datetime]] = defaultdict(list)
+    for run_id, at in await db.rows(_MOVES):
+        moves[run_id].append(at)
+    return moves
 
 
 def _wait(at: datetime, moves: Sequence[datetime]) -> float | None:
