@@ -1,7 +1,7 @@
 # Everything sets itself up from nothing: python3 and make are enough.
 #   make demo    three questions, and a worker that is killed       make test   all tests but the long ones
 #   make dev     the stack on this machine, until Ctrl-C            make check  lint, types, floors of imports
-#   make chaos   thousands of runs under faults                     make bench  accept and drain, measured
+#   make chaos   10,000 runs under 200 faults, 20 minutes           make bench  accept and drain, measured
 #   make mutate  each line that protects us is missed by a test     make help   this
 #   make images  every container, built and run (buildah, podman)   make monitoring  a real Prometheus looks on
 

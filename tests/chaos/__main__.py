@@ -1,103 +1,38 @@
-"""`make chaos`: thousands of runs while everything is killed, stopped, flushed and restarted.
+"""`make chaos`: thousands of runs while everything is killed, cut off, filled up and restarted.
 
-    python -m tests.chaos [--seed N] [--runs N] [--seconds S] [--lease S]
+    python -m tests.chaos [--seed N] [--runs N] [--seconds S] [--faults N] [--lease S]
+                          [--only runs|moves|ticks] [--logs DIR]
 
-Real servers, every part a process, runs submitted over HTTP. Each accepted id is on disk before it
-counts; a trigger logs every change of status. At the end every accepted run has to be terminal by
-exactly one move, with one answer for each success and a whole ledger, and every list empty. Exit
-code 1 if anything was lost; then the history of each run that is concerned is printed.
+Three acts, each on real servers of its own, every part a process: `runs` (all parts under every
+fault, each fault at least once however short it is), `moves` (the moves of runs under real
+concurrency) and `ticks` (three schedulers with wrong clocks: each tick exactly once). --seconds
+and --runs scale all of it. Faults come from the seed, and each must be seen to have happened.
+
+Exit code 1 if anything was lost, done twice, stuck, or a fault had no effect; then the seed, the
+histories of the runs, and a folder with every log are told. Apart from it, in nine minutes:
+`python -m tests.chaos.zones` compares cron in every time zone with a second reckoning.
 """
 
 import argparse
 import asyncio
-import logging
-import signal
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 
-from tests.chaos import verdict, watch
-from tests.chaos.driver import Course, Driver, Options
-from tests.chaos.stage import Stage
-from tests.chaos.tally import Accepted
-from tests.chaos.watch import Finding
+from tests.chaos import acts
+from tests.chaos.acts import Act
+from tests.chaos.driver import Options
+from tests.chaos.runs import run
 
-from researchcopilot.dev.signals import ENDING, interruptible
-from researchcopilot.storage.db import Database
+from researchcopilot.dev.signals import interruptible
 
-SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a test has to look at; `text` is what a person reads."""
-
-    course: Course
-    findings: Sequence[Finding]
-    lines: Sequence[verdict.Line]
-    text: str
+ACTS = ("runs", "moves", "ticks")
 
 
-def run(options: Options, say: Callable[[str], None]) -> Result:
-    """All of it; no process and no folder is left behind."""
-    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # that Postgres is away is meant
-    with Stage(options.lease_s) as stage:
-        stage.start_servers()
-        with Accepted(stage.accepted_file) as accepted:
-            course = asyncio.run(_driven(Driver(options, stage, accepted, say)))
-            return asyncio.run(_judged(stage, course))
-
-
-async def _driven(driver: Driver) -> Course:
-    """Ctrl-C and SIGTERM cancel it: raised in the middle of the loop they would leave tasks that
-    nobody wakes."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    if threading.current_thread() is not threading.main_thread():
-        return await driver.run()
-    before = {
-        number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(task.cancel))
-        for number in ENDING
-    }
-    try:
-        return await driver.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-async def _judged(stage: Stage, course: Course) -> Result:
-    db = Database(stage.stack.settings.database)
-    await db.open()
-    try:
-        findings = await verdict.judge(db, course, stage.complaints, stage.logs())
-        lines = await verdict.lines(db, course.blows, stage.logs())
-        blocks = ["", *verdict.table(lines), "", *await verdict.totals(db, course), ""]
-        blocks += watch.summary(findings)
-        run_ids = dict.fromkeys(f.run_id for f in findings if f.run_id is not None)
-        for run_id in list(run_ids)[:SHOWN]:
-            blocks += [
-                "",
-                f"run {run_id}",
-                await watch.history(db, run_id),
-                *_entry(course, run_id),
-            ]
-        lost = (
-            f"{len(findings)} faults" if findings else "nothing lost, nothing twice, nothing stuck"
-        )
-        return Result(course, findings, lines, "\n".join([*blocks, "", lost]))
-    finally:
-        await db.close()
-
-
-def _entry(course: Course, run_id: str) -> list[str]:
-    places = [key for key, entries in course.left.items() for e in entries if run_id in e]
-    return [f"  its entry: {', '.join(places) or 'in no list'}"]
-
-
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> argparse.Namespace:
     default = Options()
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
@@ -105,24 +40,83 @@ def parse(argv: list[str]) -> Options:
     )
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--runs", type=int, default=default.runs)
-    parser.add_argument("--seconds", type=float, default=default.seconds)
+    parser.add_argument("--seconds", type=float, default=default.seconds, help="of the act `runs`")
+    parser.add_argument("--faults", type=int, help="at least; by default as many as --seconds ask")
     parser.add_argument("--lease", type=float, default=default.lease_s, dest="lease_s")
-    return Options(**vars(parser.parse_args(argv)))
+    parser.add_argument("--only", choices=ACTS, help="one act alone")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="where logs stay if it fails")
+    return parser.parse_args(argv)
+
+
+class Programme:
+    """What is played. All that is said is kept for the folder of a failure."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        default = Options()
+        self.share = given.seconds / default.seconds
+        faults = round(default.faults * self.share) if given.faults is None else given.faults
+        self.options = Options(
+            seed=given.seed, runs=given.runs, seconds=given.seconds, faults=faults,
+            lease_s=given.lease_s,
+        )  # fmt: skip
+        name = f"researchcopilot-chaos-seed-{given.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        self.logs: Path = given.logs or Path(tempfile.gettempdir()) / name
+        self._said: list[str] = []
+
+    def say(self, words: str) -> None:
+        self._said.append(words)
+        print(words, flush=True)
+
+    def play(self) -> int:
+        """The exit code."""
+        played: list[Act] = []
+        for name in ACTS:
+            if self.given.only in (None, name):
+                for act in self._act(name):
+                    self.say(act.text)
+                    played.append(act)
+        self.say("\n".join(["", *acts.table(played)]))
+        broken = sum(act.broken for act in played)
+        if not broken:
+            self.say("nothing lost, nothing twice, nothing stuck, every fault seen")
+            return 0
+        self.say(f"{broken} faults of the product with seed {self.given.seed}; all logs and this "
+                 f"account are in {self.logs}")  # fmt: skip
+        self.logs.mkdir(parents=True, exist_ok=True)
+        (self.logs / "account.txt").write_text("\n".join(self._said) + "\n")
+        return 1
+
+    def _act(self, name: str) -> Iterator[Act]:
+        options = self.options
+        if name == "moves":
+            self.say("\nmoves: several processes on a few hot sessions")
+            return acts.moves(options.seed, self.share)
+        if name == "ticks":
+            self.say("\nticks: three schedulers whose clocks are wrong")
+            return acts.ticks_(options.seed, self.share)
+        self.say(f"runs, seed {options.seed}: {options.runs:,} in {options.seconds:g} s, at least "
+                 f"{options.faults} faults, leases of {options.lease_s:g} s")  # fmt: skip
+        return self._runs()
+
+    def _runs(self) -> Iterator[Act]:
+        began = time.monotonic()
+        result = run(self.options, self.say, self.logs)
+        kinds = {blow.fault.name for blow in result.course.blows}
+        did = (f"{result.course.tally.accepted.count:,} runs, {len(result.course.blows)} faults "
+               f"of {len(kinds)} kinds")  # fmt: skip
+        seconds = time.monotonic() - began
+        yield Act("runs", did, len(result.findings), seconds, result.text)
 
 
 def main(argv: list[str]) -> int:
-    options = parse(argv)
-    started = time.monotonic()
-    print(f"seed {options.seed}: {options.runs:,} runs in {options.seconds:g} s, "
-          f"leases of {options.lease_s:g} s", flush=True)  # fmt: skip
+    programme = Programme(parse(argv))
     try:
         with interruptible():
-            result = run(options, lambda words: print(words, flush=True))
+            return programme.play()
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped; nothing runs any more")
         return 130
-    print(result.text, f"({time.monotonic() - started:.0f} s)")
-    return 1 if result.findings else 0
 
 
 if __name__ == "__main__":

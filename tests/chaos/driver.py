@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from tests.chaos import watch
 from tests.chaos.client import Client
-from tests.chaos.faults import FAULTS, LAST, TOUCHED, Fault, targets_of
-from tests.chaos.stage import SERVERS, Stage
+from tests.chaos.fault import TOUCHED, Fault, Strike, targets_of
+from tests.chaos.faults import FAULTS, LAST, shuffled
+from tests.chaos.stage import LINES, SPARE, Stage
 from tests.chaos.tally import Accepted, Tally
 from tests.chaos.wanted import Wishes
 
@@ -30,21 +31,24 @@ T = TypeVar("T")
 CLIENTS = 8
 _NOW = b"SELECT clock_timestamp()"
 _BY_STATUS = b"SELECT status, count(*) FROM runs GROUP BY 1"
+_FORGOTTEN = b"SELECT session_id FROM watch_forgotten"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`runs` are spread over `seconds`; faults strike all that time, about `pause_s` apart, and at
-    the same pace both go on until every fault has struck once."""
+    the same pace both go on until so many have struck, each of `deck` at least once."""
 
     seed: int = 1
-    runs: int = 3200
-    seconds: float = 240.0
+    runs: int = 10_000
+    seconds: float = 900.0
+    faults: int = 200
     lease_s: float = 2.0
     pause_s: float = 1.5
     at_once: int = 3
     longest_s: float = 3.0
     rest_s: float = 90.0
+    deck: tuple[Fault, ...] = FAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,25 @@ class Blow:
     touched: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How much a fault did, by who did it or suffered it; 0: it had no effect."""
+
+    fault: Fault
+    where: str
+    number: int
+
+
 @dataclass
 class Course:
-    """What happened. `resting`: everything ended and every list was empty in time."""
+    """What happened. `seen`: what each fault that is over was seen to do, and to whom. `resting`:
+    everything ended and every list was empty in time. `forgotten`: work for the safety net."""
 
     tally: Tally
     blows: list[Blow] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     resting: bool = False
+    forgotten: int = 0
     left: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -129,13 +145,14 @@ class Driver:
     # Striking
 
     async def _strike(self) -> None:
-        """Every fault once, in random order, then any, until the time is over; see LAST."""
+        """All faults in random order, again and again, until the time is over; see LAST."""
         end = self._started + self.options.seconds
-        waiting = self._random.sample(FAULTS, len(FAULTS))
+        least = max(self.options.faults - len(LAST), len(self.options.deck))
         limit = asyncio.Semaphore(self.options.at_once)
         async with asyncio.TaskGroup() as tasks:
-            while waiting or time.monotonic() < end:
-                fault = waiting.pop() if waiting else self._random.choice(FAULTS)
+            for number, fault in enumerate(shuffled(self.options.deck, self._random)):
+                if number >= least and time.monotonic() > end:
+                    break
                 await limit.acquire()
                 task = tasks.create_task(self._make(fault))
                 task.add_done_callback(lambda _: limit.release())
@@ -149,17 +166,27 @@ class Driver:
         await asyncio.to_thread(self._make_in_thread, fault, seed, asyncio.get_running_loop())
 
     def _make_in_thread(self, fault: Fault, seed: int, loop: asyncio.AbstractEventLoop) -> None:
-        rand = random.Random(seed)
+        parts = [name for name in self.stage.names() if name not in SPARE]
+        drawing = random.Random(seed)
         while not self._over.is_set():
-            names = targets_of(fault, [*self.stage.stack.parts, *SERVERS], rand)
+            names = targets_of(fault, parts, drawing)
             with self.stage.holding(*names) as free:
                 if free:
-                    try:
-                        fault.acts(self.stage, names, rand, self._noting(fault, names, loop))
-                    except StackError as error:
-                        self.tally.complain(f"after {fault.name}: {error}")
+                    note = self._noting(fault, names, loop)
+                    self._strike_with(fault, Strike(self.stage, names, random.Random(seed), note))
                     return
             time.sleep(0.05)
+
+    def _strike_with(self, fault: Fault, strike: Strike) -> None:
+        try:
+            seen = fault.acts(strike)
+        except StackError as error:
+            self.tally.complain(f"after {fault.name}: {error}")
+            return
+        if self._over.is_set():
+            return
+        where = f"{', '.join(strike.names) or 'all parts'} until {self._clock().strip()}"
+        self.course.seen.append(Seen(fault, where, seen))
 
     def _noting(
         self, fault: Fault, names: tuple[str, ...], loop: asyncio.AbstractEventLoop
@@ -174,12 +201,14 @@ class Driver:
         return note
 
     async def _note(self, fault: Fault, names: tuple[str, ...]) -> None:
-        hands = [name for name in names if name.startswith("worker")]
+        hands = [hand for name in names if (hand := name.removeprefix(LINES)).startswith("worker")]
         params = {"pid": self.stage.pid(hands[0])} if hands else {}
         [(at,)] = await self._patiently(lambda: self.db.rows(_NOW))
         rows = await self._patiently(lambda: self.db.rows(TOUCHED[fault.touches], params))
         self.course.blows.append(Blow(fault, at, tuple((row[0], row[1]) for row in rows)))
-        self.say(f"{self._clock()}  {fault.name} ({', '.join(names)}): {len(rows)} runs touched")
+        where = f" ({', '.join(names)})" if names else ""
+        self.say(f"{self._clock()}  fault {len(self.course.blows)}: {fault.name}{where}: "
+                 f"{len(rows)} runs touched")  # fmt: skip
 
     # Watching
 
@@ -189,11 +218,18 @@ class Driver:
             await asyncio.to_thread(self.stage.look)
             try:
                 by_status = await self._by_status()
+                await self._look_for_forgotten()
             except Unavailable:
                 self.say(f"{self._clock()}  Postgres is away")
                 continue
             found = ", ".join(f"{number} {status}" for status, number in sorted(by_status.items()))
             self.say(f"{self._clock()}  {self.tally.accepted.count} accepted; {found}")
+
+    async def _look_for_forgotten(self) -> None:
+        """The safety net must never have work: true at no moment, not only in the end."""
+        for (session_id,) in await self.db.rows(_FORGOTTEN):
+            self.course.forgotten += 1
+            self.tally.complain(f"{self._clock()}: session {session_id} has parked runs, no turn")
 
     async def _rest(self) -> bool:
         """All runs end within the limit; and soon after the last one no list holds anything."""

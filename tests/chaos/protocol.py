@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -153,24 +154,33 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def rehearse(program: Program, database_url: str | None = None) -> tuple[Report, int, str]:
+    """A whole test, without a URL on a Postgres of its own: what was seen, how many rules were
+    broken, and all of it for a person to read."""
+    with nullcontext(database_url) if database_url else own_postgres() as url:
+        started = time.monotonic()
+        report, found = run(replace(program, database_url=url))
+        rows = [[name, f"{number:,}"] for name, number in sorted(report.counts.items())]
+        lines = [
+            f"{program.processes} processes on {program.sessions} sessions, groups of at most "
+            f"{program.group}, leases of {program.lease_s * 1000:.0f} ms, seed {program.seed}: "
+            f"{time.monotonic() - started:.0f} s",
+            *(f"  {line}" for line in watch.columns(rows)),
+            *watch.summary(found),
+        ]
+        for run_id in sorted({f.run_id for f in found if f.run_id is not None})[:5]:
+            history = partial(watch.history, run_id=run_id)
+            lines += ["", f"run {run_id}", asyncio.run(_with_database(url, history))]
+    return report, len(found), "\n".join(lines)
+
+
 def main(argv: list[str]) -> int:
     options = vars(parse(argv))
     url = options.pop("database")
-    with nullcontext(url) if url else own_postgres() as database_url:
-        program = Program(database_url, **options)
-        started = time.monotonic()
-        report, found = run(program)
-        print(f"{program.processes} processes on {program.sessions} sessions, groups of at most "
-              f"{program.group}, leases of {program.lease_s * 1000:.0f} ms, seed {program.seed}: "
-              f"{time.monotonic() - started:.0f} s")  # fmt: skip
-        rows = [[name, f"{number:,}"] for name, number in sorted(report.counts.items())]
-        print(*(f"  {line}" for line in watch.columns(rows)), sep="\n")
-        print(*watch.summary(found), sep="\n", end="\n" if found else "")
-        for run_id in sorted({f.run_id for f in found if f.run_id is not None})[:5]:
-            history = partial(watch.history, run_id=run_id)
-            print(f"\nrun {run_id}", asyncio.run(_with_database(database_url, history)), sep="\n")
-    print(f"{len(found)} broken rules" if found else "every rule held")
-    return 1 if found else 0
+    _, broken, text = rehearse(Program("", **options), url)
+    print(text)
+    print(f"{broken} broken rules" if broken else "every rule held")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 Everything that a fault does to a process or a server is a verb here. All are blocking; the driver
 calls them from threads. Whoever works on a part holds its lock: two faults never meet at one part.
+Spare parts (a second janitor, a second scheduler) run only while a fault wants them.
 """
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,15 +16,20 @@ from pathlib import Path
 
 import redis
 from tests.chaos import agents
+from tests.chaos.proxy import Network
+from tests.chaos.wiring import ROOT, Wired
 
 from researchcopilot.dev import ports
 from researchcopilot.dev.keys import api_key
 from researchcopilot.dev.parts import Part
-from researchcopilot.dev.processes import Manner
-from researchcopilot.dev.stack import Plan, Stack
+from researchcopilot.dev.processes import Manner, until
+from researchcopilot.dev.stack import Plan
 
 WORKERS = 3
 SERVERS = ("Postgres", "Valkey")
+SPARE = ("janitor 2", "scheduler 2")
+# Of what a fault takes hold of: a part's lines to the servers are not the part.
+LINES = "lines of "
 PATIENTLY: Manner = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
 
 
@@ -52,8 +59,11 @@ class Stage:
         self.lease_s = lease_s
         self.complaints: list[str] = []
         self._environ = environment(lease_s)
-        self.stack = Stack(Plan(workers=WORKERS, environ=self._environ))
+        self.network = Network()
+        self.stack = Wired(Plan(workers=WORKERS, environ=self._environ), self.network)
+        self.spare: dict[str, Part] = {}
         self._locks: dict[str, threading.Lock] = {}
+        self._commands: dict[str, list[str]] = {}
         self.key = ""
 
     def __enter__(self) -> "Stage":
@@ -61,14 +71,17 @@ class Stage:
         folder = self.stack.folder / "chaos"
         folder.mkdir()
         agents.distribute(folder)
-        paths = [str(folder), *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
+        paths = [str(folder), str(ROOT), *self._environ.get("PYTHONPATH", "").split(os.pathsep)]
         self._environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for part in self.stack.parts.values():
+        for part in (*self.stack.parts.values(), *self.spare.values()):
             part.child.send(signal.SIGCONT)
+        for part in self.spare.values():
+            part.kill()
         self.stack.stop()
+        self.network.close()
 
     def start_servers(self) -> None:
         self.stack.start_servers()
@@ -78,7 +91,15 @@ class Stage:
     def start_parts(self) -> None:
         self.stack.add("api 2", "api", RC_API_PORT=str(ports.free_port()))
         self.stack.start_parts()
-        self._locks = {name: threading.Lock() for name in (*self.stack.parts, *SERVERS)}
+        for name in SPARE:
+            self.stack.add(name, name.partition(" ")[0])
+            self.spare[name] = self.stack.parts.pop(name)
+        self._locks = {name: threading.Lock() for name in self.names()}
+
+    def names(self) -> list[str]:
+        """All that a fault can take hold of."""
+        parts = list(self.stack.parts)
+        return [*parts, *(LINES + name for name in parts), *SERVERS, *SPARE]
 
     @property
     def accepted_file(self) -> Path:
@@ -91,6 +112,14 @@ class Stage:
 
     def logs(self) -> list[Path]:
         return sorted((self.stack.folder / "parts").glob("*.log"))
+
+    def keep_logs(self, folder: Path) -> None:
+        """All logs, and the accepted ids, before the folder of the stack is removed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        servers = sorted(self.stack.folder.glob("*.log"))
+        for file in (*self.logs(), *servers, self.accepted_file):
+            if file.exists():
+                shutil.copy(file, folder)
 
     # Who is free, and whose it is
 
@@ -114,30 +143,53 @@ class Stage:
 
     # Verbs
 
-    def kill(self, name: str) -> None:
-        self.stack.parts[name].kill()
+    @contextmanager
+    def patiently_holding(self, name: str) -> Iterator[None]:
+        with self._locks[name]:
+            yield
 
-    def start(self, name: str) -> None:
-        self.stack.parts[name].start(60.0)
+    def part(self, name: str) -> Part:
+        return self.spare[name] if name in self.spare else self.stack.parts[name]
 
-    def pause(self, name: str, seconds: float) -> None:
-        """SIGSTOP, for so long."""
-        child = self.stack.parts[name].child
+    def kill(self, name: str) -> int:
+        """kill -9; 1 if it was that which ended it."""
+        part = self.part(name)
+        part.kill()
+        return int(part.child.exit_code == -signal.SIGKILL)
+
+    def start(self, name: str, clock_s: float = 0.0) -> None:
+        """`clock_s`: its clock is wrong by so much; see `skewed`."""
+        child = self.part(name).child
+        right = self._commands.setdefault(name, list(child.command))
+        wrong = [right[0], "-m", "tests.chaos.skewed", f"{clock_s:g}", *right[3:]]
+        child.command[:] = wrong if clock_s else right
+        self.part(name).start(60.0)
+
+    def stop_going(self, name: str) -> int:
+        """SIGSTOP; 1 once it has been seen to stand still."""
+        child = self.part(name).child
         child.send(signal.SIGSTOP)
+        return int(until(lambda: _state(child.pid) == "T", 5.0))
+
+    def pause(self, name: str, seconds: float) -> int:
+        """SIGSTOP, for so long; 1 if it was seen to stand still."""
         try:
+            stopped = self.stop_going(name)
             time.sleep(seconds)
         finally:
-            child.send(signal.SIGCONT)
+            self.part(name).child.send(signal.SIGCONT)
+        return stopped
 
-    def ask_to_stop(self, name: str) -> None:
+    def ask_to_stop(self, name: str) -> int:
         """SIGTERM. It has to end by itself, with code 0, also while a server is away."""
-        code = self.stack.parts[name].stop(PATIENTLY)
+        code = self.part(name).stop(PATIENTLY)
         if code != 0:
             self.complaints.append(f"{name} was asked to stop and ended with {code}")
+        return int(code == 0)
 
-    def flush(self) -> None:
-        with redis.Redis(port=self.stack.valkey.port) as client:
-            client.flushall()
+    def redis(self) -> "redis.Redis":
+        """A connection that goes over no line."""
+        return redis.Redis(port=self.stack.valkey.port, decode_responses=True)
 
     def empty_redis(self) -> None:
         self.stack.valkey.stop()
@@ -165,7 +217,7 @@ class Stage:
     def entries(self) -> dict[str, list[str]]:
         """What stands in the lists and sets of all queues, but for the janitor's marks."""
         found: dict[str, list[str]] = {}
-        with redis.Redis(port=self.stack.valkey.port, decode_responses=True) as client:
+        with self.redis() as client:
             for key in client.scan_iter("queue:*", count=1000):
                 entries = _entries(client, key)
                 if entries:
@@ -183,6 +235,11 @@ def _entries(client: "redis.Redis", key: str) -> list[str]:
     elif kind == "zset":
         texts = client.zrange(key, 0, -1)  # type: ignore[assignment]
     return [text for text in texts if not text.startswith("probe.")]
+
+
+def _state(pid: int) -> str:
+    """T: stopped. Of a Linux; elsewhere nobody can say."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _end_of(part: Part) -> str:

@@ -266,25 +266,33 @@ def own_servers() -> Iterator[tuple[dict[str, str], Path, Guard]]:
         guard.close()
 
 
+# What each round does to them, and its pauses: a process that is never up would fire nothing.
+ROUNDS = (
+    ("killed and stopped", KILLED, 2.0),
+    ("the lock taken away", UNLOCKED, 0.8),
+    ("Redis flushed", FLUSHED, 0.8),
+)
+
+
+def rehearse(seconds: float, schedules: int = 5, seed: int = 1) -> Iterator[tuple[str, Report]]:
+    """All rounds, each on servers of its own."""
+    for name, faults, pause_s in ROUNDS:
+        with own_servers() as (environ, folder, guard):
+            _migrate(environ, folder, guard)
+            program = Program(environ, folder, guard, seconds=seconds, schedules=schedules,
+                              faults=faults, pause_s=pause_s, seed=seed)  # fmt: skip
+            yield name, run(program)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.ticks", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each of the three")
     parser.add_argument("--schedules", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
     broken = 0
-    for name, faults, pause_s in (
-        ("killed and stopped", KILLED, 2.0),  # a process that is never up would fire nothing
-        ("the lock taken away", UNLOCKED, 0.8),
-        ("Redis flushed", FLUSHED, 0.8),
-    ):
-        with own_servers() as (environ, folder, guard):
-            _migrate(environ, folder, guard)
-            report = run(
-                Program(environ, folder, guard, faults=faults, pause_s=pause_s, **vars(arguments))
-            )
+    for name, report in rehearse(**vars(parser.parse_args())):
         broken += len(report.findings)
-        _show(name, report)
+        print(told(name, report), flush=True)
     print(f"{broken} broken rules" if broken else "every tick exactly once")
     return 1 if broken else 0
 
@@ -296,15 +304,18 @@ def _migrate(environ: Mapping[str, str], folder: Path, guard: Guard) -> None:
         raise RuntimeError(part.last_words())
 
 
-def _show(name: str, report: Report) -> None:
+def told(name: str, report: Report) -> str:
     clocks = ", ".join(f"{offset:+.0f} s: {n}" for offset, n in report.by_clock.items())
     faults = ", ".join(f"{fault} {n}" for fault, n in report.faults.items())
     p50, p99, most = report.late_ms
-    print(f"{name}: {report.ticks} ticks, {report.runs} runs; fired by the clock that is wrong by "
-          f"{clocks}\n  faults: {faults}\n  late: p50 {p50:.0f} ms, p99 {p99:.0f} ms, "
-          f"at most {most:.0f} ms", flush=True)  # fmt: skip
-    for finding in report.findings:
-        print(f"  BROKEN: {finding}", flush=True)
+    lines = [
+        f"{name}: {report.ticks} ticks, {report.runs} runs; fired by the clock that is wrong by "
+        f"{clocks}",
+        f"  faults: {faults}",
+        f"  late: p50 {p50:.0f} ms, p99 {p99:.0f} ms, at most {most:.0f} ms",
+        *(f"  BROKEN: {finding}" for finding in report.findings),
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

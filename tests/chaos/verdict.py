@@ -4,13 +4,13 @@ import contextlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tests.chaos import watch
-from tests.chaos.driver import Blow, Course
+from tests.chaos.driver import Blow, Course, Seen
 from tests.chaos.watch import Finding
 
 from researchcopilot.storage.db import Database
@@ -62,9 +62,19 @@ async def judge(
     ]
     if not course.resting:
         found.append(Finding("all comes to rest", None, "something was left when time was over"))
+    found += without_effect(course.seen)
     seen = [*course.tally.complaints, *complaints]
     found += [Finding("seen from outside", None, words) for words in seen]
     return found + _told(logs)
+
+
+def without_effect(seen: Sequence[Seen]) -> list[Finding]:
+    """Each fault has to be seen to have happened: else all that was survived was nothing."""
+    return [
+        Finding("every fault has an effect", None, f"{one.fault.name} on {one.where} had none")
+        for one in seen
+        if one.number == 0
+    ]
 
 
 def _told(logs: Sequence[Path]) -> list[Finding]:
@@ -108,10 +118,12 @@ def _run_of(entry: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What became of the runs that faults of one kind touched; `waits`: see `_wait`."""
+    """What became of the runs that faults of one kind touched; `seen`: what they were seen to do,
+    `waits`: see `_wait`."""
 
     name: str
     times: int
+    seen: str
     touched: int
     waits: tuple[float, ...]
     refused: int
@@ -121,30 +133,38 @@ class Line:
     def cells(self) -> list[str]:
         p50, p99 = (_seconds(self.waits, share) for share in (0.5, 0.99))
         numbers = [f"{n:,}" for n in (self.times, self.touched)]
-        return [self.name, *numbers, p50, p99, f"{self.refused:,}", f"{self.again:,}"]
+        ends = [p50, p99, f"{self.refused:,}", f"{self.again:,}"]
+        return [self.name, *numbers, *ends, self.seen]
 
 
-HEADER = ["fault", "times", "runs touched", "recovered p50", "p99", "stale refused", "re-runs"]
+HEADER = ["fault", "times", "in flight", "recovered p50", "p99", "stale refused", "re-runs",
+          "seen to happen"]  # fmt: skip
 
 
-async def lines(db: Database, blows: Sequence[Blow], logs: Iterable[Path]) -> list[Line]:
+async def lines(db: Database, course: Course, logs: Iterable[Path]) -> list[Line]:
     """One for each kind of fault, and the total."""
-    moves: dict[str, list[datetime]] = defaultdict(list)
-    for run_id, at in await db.rows(_MOVES):
-        moves[run_id].append(at)
+    moves = await _moves(db)
     again = {(run_id, claim_no) for run_id, claim_no in await db.rows(_LOST)}
     refused = set(_refused(logs))
     by_name: dict[str, list[Blow]] = defaultdict(list)
-    for blow in blows:
+    for blow in course.blows:
         by_name[blow.fault.name].append(blow)
-    found = [_line(name, mine, moves, refused, again) for name, mine in sorted(by_name.items())]
-    total = _line("total", blows, moves, refused, again)
-    whole = Line("total", total.times, total.touched, total.waits, len(refused), len(again))
-    return [*found, whole]
+    found = [
+        _line(name, _seen(course, name), mine, moves, refused, again)
+        for name, mine in sorted(by_name.items())
+    ]
+    total = _line("total", "", course.blows, moves, refused, again)
+    return [*found, replace(total, refused=len(refused), again=len(again))]
+
+
+def _seen(course: Course, name: str) -> str:
+    mine = [one for one in course.seen if one.fault.name == name]
+    return f"{sum(one.number for one in mine):,} {mine[0].fault.seen}" if mine else "-"
 
 
 def _line(
     name: str,
+    seen: str,
     blows: Sequence[Blow],
     moves: dict[str, list[datetime]],
     refused: set[tuple[str, int]],
@@ -158,7 +178,26 @@ def _line(
         if (wait := _wait(blow.at, moves[run_id])) is not None
     ]
     refusals, reruns = len(touched & refused), len(touched & again)
-    return Line(name, len(blows), len(touched), tuple(waits), refusals, reruns)
+    return Line(name, len(blows), seen, len(touched), tuple(waits), refusals, reruns)
+
+
+async def longest(db: Database, course: Course, shown: int = 5) -> list[tuple[float, str, str]]:
+    """(seconds, fault, run) of the recoveries that took longest, one for each run."""
+    moves = await _moves(db)
+    waits = {
+        run_id: (wait, blow.fault.name, run_id)
+        for blow in course.blows
+        for run_id, _ in blow.touched
+        if (wait := _wait(blow.at, moves[run_id])) is not None
+    }
+    return sorted(waits.values(), reverse=True)[:shown]
+
+
+async def _moves(db: Database) -> dict[str, list[datetime]]:
+    moves: dict[str, list[datetime]] = defaultdict(list)
+    for run_id, at in await db.rows(_MOVES):
+        moves[run_id].append(at)
+    return moves
 
 
 def _wait(at: datetime, moves: Sequence[datetime]) -> float | None:
@@ -189,7 +228,8 @@ def table(found: Sequence[Line]) -> list[str]:
         "  ".join(
             [
                 row[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+                *(c.rjust(w) for c, w in zip(row[1:-1], widths[1:-1], strict=True)),
+                row[-1].ljust(widths[-1]),
             ]
         )
         for row in rows
@@ -206,6 +246,7 @@ async def totals(db: Database, course: Course) -> list[str]:
         "accepted, on disk": course.tally.accepted.count,
         **{f"runs {status}": number for status, number in sorted(by_status.items())},
         **row,
+        "sessions with parked runs and no turn": course.forgotten,
         **course.tally.counts,
     }
     return watch.columns([[name, f"{number:,}"] for name, number in numbers.items()])

@@ -8,8 +8,13 @@ is capped and expires; losing it costs a reader the progress, never the result.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from redis.exceptions import ResponseError
+
+from researchcopilot.core.errors import Unavailable
 from researchcopilot.storage.queue import Queue
 
+# What Redis answers to an id that is there already, or that a later claim has gone past.
+FENCED = "equal or smaller"
 KEPT = 1000
 KEPT_S = 24 * 3600
 
@@ -35,7 +40,9 @@ async def append(queue: Queue, events: Sequence[Event]) -> None:
              "kind", event.kind, "data", event.data)
         )  # fmt: skip
         commands.append(("EXPIRE", key, str(KEPT_S)))
-    await queue.all(commands, fenced=True)
+    for answer in await queue.all(commands, fenced=True):
+        if isinstance(answer, ResponseError) and FENCED not in str(answer):
+            raise Unavailable(f"Redis refuses: {answer}")
 
 
 async def read(

@@ -21,6 +21,8 @@ REFUSALS = Counter(
 )
 for _known in (*WORDS, "other"):  # from 0: a series that is born at 1 hides the first
     REFUSALS.labels(_known.lower())
+# How uvloop says that the other side has reset a connection that the client still thinks good.
+_RESET = "the handler is closed"
 
 
 @asynccontextmanager
@@ -33,6 +35,10 @@ async def told() -> AsyncIterator[None]:
             raise
         REFUSALS.labels(_word(error)).inc()
         raise Unavailable(f"Redis refuses: {error}") from error
+    except RuntimeError as error:
+        if not str(error).endswith(_RESET):
+            raise
+        raise Unavailable("Redis does not answer: the connection was reset") from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
 
