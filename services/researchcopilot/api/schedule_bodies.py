@@ -23,7 +23,7 @@ YEAR_S = 366 * 86_400
 TEN_YEARS = timedelta(days=3653)
 
 _TIMES = (
-    Field("cron", Text(1, cron.MAX_LINE), "five fields, in `timezone`; or give interval_s"),
+    Field("cron", Text(1, cron.MAX_LINE), "five fields or @daily, in `timezone`; or interval_s"),
     Field("timezone", Text(1, 64), "the IANA zone of cron", default="UTC"),
     Field("interval_s", Number(1, YEAR_S), "instead of cron: so many real seconds"),
     Field("starts_at", Moment(), "no tick before it; an interval's first tick"),
