@@ -79,6 +79,7 @@ class Locks:
             taken = await self._acquire(held, wait_s) and await self._equip(held, fenced)
             yield held if taken else None
         finally:
+            held.unwatch()
             self._keeper.forget(held)
             await self._give_back(held, taken)
 
@@ -134,7 +135,9 @@ class Locks:
         # up here; the one who has the lock finds its own number stale, and takes it again.
         if held.is_lost:
             return False
-        self._keeper.keep(held, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._keeper.keep(held, loop)
+        held.watch(loop)
         return True
 
     async def _give_back(self, held: Held, taken: bool) -> None:
