@@ -305,6 +305,18 @@ def test_a_trigger_is_a_run_now(
     assert seen["next_tick"] == made["next_tick"]
 
 
+def test_a_tick_says_why_its_run_failed(here: Stage, client: httpx.Client) -> None:
+    """Protects: whoever looks at a schedule sees what is wrong without asking for its run."""
+    made = make(client)
+    run = client.post(path(made, ":trigger")).json()
+    here.finish(run["run_id"], "failed")
+    last = client.get(path(made)).json()["last_tick"]
+    error = client.get(f"/v1/runs/{run['run_id']}").json()["error"]
+    assert (last["status"], last["error"]) == ("failed", error["message"])
+    assert last["error"]
+    assert client.get(path(made, "/ticks")).json()["data"] == [last]
+
+
 def test_history_tells_of_every_tick(
     here: Stage, client: httpx.Client, document: dict[str, Any]
 ) -> None:
