@@ -168,8 +168,8 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as people see it. Where it comes from: the schedule whose tick made it, the run that it
-    `follows` (a digest), the dead letter that it is a `replay_of`; `resolved_by` is its own replay."""
+    """A run as people see it. Where it comes from: the schedule whose tick made it, the run that
+    it `follows` (a digest), the dead letter that it is a `replay_of`; `resolved_by`: its replay."""
 
     run_id: str
     workspace_id: int
