@@ -37,16 +37,13 @@ def measure(rounds: int) -> list[Measured]:
         raise ConfigError("`wrk` is needed for this: apt-get install wrk (Debian).")
     single, p99, batch = [], [], []
     with Stack(Plan(workers=1, environ={"RC_LOG_LEVEL": "warning"})) as stack:
-        stack.start()
-        stack.parts["worker 1"].stop()  # it has announced the agents; now only the way in is left
-        urls = [stack.api_url, _second_api(stack)]
-        key = stack.command("keys", "create", "--name", "bench", "--quiet").strip()
+        urls, key = both_apis(stack)
         for _ in range(rounds):
-            found = _load(urls, key, "/v1/runs", {"agent": "echo", "input": "x"})
+            found = load(urls, key, "/v1/runs", {"agent": "echo", "input": "x"})
             single.append(found["rate"])
             p99.append(found["p99"])
             many = {"runs": [{"agent": "echo", "input": "x"}] * BATCH}
-            batch.append(_load(urls, key, "/v1/runs:batch", many)["rate"] * BATCH)
+            batch.append(load(urls, key, "/v1/runs:batch", many)["rate"] * BATCH)
     note = f"two api processes, {CONNECTIONS} connections, {SECONDS} s"
     return [
         figure("accept, one run a request", "runs/s", single, note),
@@ -55,13 +52,21 @@ def measure(rounds: int) -> list[Measured]:
     ]
 
 
+def both_apis(stack: Stack) -> tuple[list[str], str]:
+    """A stack where only the way in is left: the addresses of its two apis, and a key."""
+    stack.start()
+    stack.parts["worker 1"].stop()  # it has announced the agents
+    key = stack.command("keys", "create", "--name", "bench", "--quiet").strip()
+    return [stack.api_url, _second_api(stack)], key
+
+
 def _second_api(stack: Stack) -> str:
     part = stack.add("api 2", "api", RC_API_PORT="0")
     part.start()
     return f"http://127.0.0.1:{part.ports['api']}"
 
 
-def _load(urls: list[str], key: str, path: str, body: object) -> dict[str, float]:
+def load(urls: list[str], key: str, path: str, body: object) -> dict[str, float]:
     """Both processes at once, half of the connections each; rates add up, the worse p99 counts."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "post.lua"

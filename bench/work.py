@@ -12,6 +12,22 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.submit import Submitter
 
+_PAGE = 20_000
+# In a session each, as requests make them.
+_ROWS = b"""
+WITH made AS MATERIALIZED (
+    SELECT gen_random_uuid() AS run_id, gen_random_uuid() AS session_id, n
+    FROM generate_series(%(first)s::int, %(first)s::int + %(n)s - 1) n
+), opened AS (
+    INSERT INTO sessions (session_id, workspace_id) SELECT session_id, 1 FROM made
+)
+INSERT INTO runs (run_id, workspace_id, session_id, agent, queue, serial, status, input,
+                  max_attempts, created_at, run_at, ready_at, deadline)
+SELECT run_id, 1, session_id, 'echo', 'runs', true, 'queued', '"x"', 3, now(), now(),
+       now() + n * interval '1 us', now() + interval '1 day'
+FROM made ORDER BY n
+"""
+
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[tuple[Database, Queue]]:
@@ -37,6 +53,14 @@ async def fill(db: Database, queue: Queue, runs: int, batch: int = 250) -> None:
     for start in range(0, len(members), 8):
         await asyncio.gather(*(submitter(member) for member in members[start : start + 8]))
     await submitter.close()
+
+
+async def fill_rows(db: Database, runs: int) -> None:
+    """So many queued runs as bare rows: for depths that would take minutes to submit. No hints:
+    `recovery.rebuild` writes those."""
+    for first in range(0, runs, _PAGE):
+        await db.execute(_ROWS, {"first": first, "n": min(_PAGE, runs - first)})
+    await db.execute(b"ANALYZE runs")
 
 
 async def ended(db: Database) -> tuple[int, float]:

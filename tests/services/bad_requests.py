@@ -101,8 +101,10 @@ BAD: dict[str, tuple[Send, int, str, str | None]] = {
         "$.input",
     ),
     "refused by the agent's schema, in a batch": (
-        post({"runs": [{"input": "a", "agent": "words"}, {"input": 1, "agent": "words"}]},
-             "/v1/runs:batch"),
+        post(
+            {"runs": [{"input": "a", "agent": "words"}, {"input": 1, "agent": "words"}]},
+            "/v1/runs:batch",
+        ),
         422,
         "input_refused",
         "$.runs[1].input",

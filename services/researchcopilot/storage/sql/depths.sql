@@ -25,7 +25,7 @@ SELECT queue, count(*) FROM runs WHERE status = 'running' GROUP BY queue
 SELECT q.key AS queue, count(*), sum(q.value::int)
 FROM workers w CROSS JOIN LATERAL jsonb_each_text(w.queues) q
 WHERE w.stopped_at IS NULL
-  AND w.seen_at > clock_timestamp() - make_interval(secs => %(stale_s)s)
+  AND w.seen_at > statement_timestamp() - make_interval(secs => %(stale_s)s)
 GROUP BY q.key
 
 -- name: dead_letters

@@ -87,7 +87,7 @@ RETURNING version
 -- No version names them and no builder has wanted them for a while. A publisher that is about to
 -- name one holds it (its reference takes FOR KEY SHARE), and it is skipped.
 SELECT sha256 FROM index_blobs b
-WHERE touched_at < clock_timestamp() - make_interval(secs => %(idle_s)s)
+WHERE touched_at < statement_timestamp() - make_interval(secs => %(idle_s)s)
   AND NOT EXISTS (SELECT FROM index_files f WHERE f.sha256 = b.sha256)
 ORDER BY sha256 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 

@@ -12,7 +12,7 @@ SELECT memory_id, run_id, question, text, day FROM (
         WHERE q.token = ANY (m.tokens)
     ) s
     WHERE m.workspace_id = %(workspace_id)s AND m.tokens && %(tokens)s::text[]
-      AND m.expires_at > clock_timestamp()
+      AND m.expires_at > statement_timestamp()
     ORDER BY m.text, s.shared DESC, m.created_at DESC, m.memory_id DESC
 ) found
 ORDER BY shared DESC, created_at DESC, memory_id DESC LIMIT %(limit)s
@@ -20,11 +20,11 @@ ORDER BY shared DESC, created_at DESC, memory_id DESC LIMIT %(limit)s
 -- name: living
 SELECT memory_id FROM memories
 WHERE workspace_id = %(workspace_id)s AND memory_id = ANY (%(memory_ids)s::uuid[])
-  AND expires_at > clock_timestamp()
+  AND expires_at > statement_timestamp()
 
 -- name: list
 SELECT memory_id, run_id, question, text, created_at, expires_at FROM memories
-WHERE workspace_id = %(workspace_id)s AND expires_at > clock_timestamp()
+WHERE workspace_id = %(workspace_id)s AND expires_at > statement_timestamp()
   AND (%(at)s::timestamptz IS NULL
        OR (created_at, memory_id) < (%(at)s::timestamptz, %(memory_id)s::uuid))
 ORDER BY created_at DESC, memory_id DESC LIMIT %(limit)s
@@ -32,17 +32,17 @@ ORDER BY created_at DESC, memory_id DESC LIMIT %(limit)s
 -- name: get
 SELECT memory_id, run_id, question, text, created_at, expires_at FROM memories
 WHERE workspace_id = %(workspace_id)s AND memory_id = %(memory_id)s::uuid
-  AND expires_at > clock_timestamp()
+  AND expires_at > statement_timestamp()
 
 -- name: forget
 -- One that has expired is not there any more, also before it is removed.
 DELETE FROM memories
 WHERE workspace_id = %(workspace_id)s AND memory_id = %(memory_id)s::uuid
-  AND expires_at > clock_timestamp()
+  AND expires_at > statement_timestamp()
 
 -- name: remove_expired
 -- SKIP LOCKED: what somebody deletes by hand now is gone all the same.
 DELETE FROM memories WHERE memory_id IN (
-    SELECT memory_id FROM memories WHERE expires_at <= clock_timestamp()
+    SELECT memory_id FROM memories WHERE expires_at <= statement_timestamp()
     ORDER BY expires_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED)

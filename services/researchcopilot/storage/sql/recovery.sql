@@ -31,7 +31,7 @@ SELECT run_id, workspace_id, queue, extract(epoch FROM run_at - clock_timestamp(
 FROM runs
 WHERE status = 'queued' AND NOT parked AND queue = %(queue)s
   AND workspace_id = %(workspace_id)s
-  AND ready_at > clock_timestamp() AND ready_at < clock_timestamp() + interval '2 minutes'
+  AND ready_at > statement_timestamp() AND ready_at < statement_timestamp() + interval '2 minutes'
 LIMIT 20000
 
 -- name: workspaces
@@ -49,7 +49,7 @@ WITH RECURSIVE q AS (
 )
 SELECT queue FROM q WHERE queue IS NOT NULL
 UNION SELECT queue FROM agents
-UNION SELECT jsonb_object_keys(queues) FROM workers WHERE seen_at > clock_timestamp() - interval '1 day'
+UNION SELECT jsonb_object_keys(queues) FROM workers WHERE seen_at > statement_timestamp() - interval '1 day'
 
 -- name: identity
 SELECT epoch, replid, redis_run_id FROM redis_identity

@@ -4,9 +4,9 @@
 -- Ended long ago; a dead letter nobody has dealt with is kept longer. With all that hangs on them.
 WITH old AS MATERIALIZED (
     SELECT run_id FROM runs
-    WHERE finished_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(runs_s)s)
       AND (status <> 'failed' OR resolved_by IS NOT NULL OR discarded_at IS NOT NULL
-           OR finished_at < clock_timestamp() - make_interval(secs => %(dead_s)s))
+           OR finished_at < statement_timestamp() - make_interval(secs => %(dead_s)s))
     ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ), m AS (DELETE FROM messages USING old WHERE messages.run_id = old.run_id),
@@ -19,7 +19,7 @@ DELETE FROM runs USING old WHERE runs.run_id = old.run_id
 -- session gone and makes it again.
 DELETE FROM sessions WHERE session_id IN (
     SELECT s.session_id FROM sessions s
-    WHERE s.updated_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    WHERE s.updated_at < statement_timestamp() - make_interval(secs => %(runs_s)s)
       AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.session_id)
       AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.session_id)
     LIMIT %(limit)s
@@ -28,14 +28,14 @@ DELETE FROM sessions WHERE session_id IN (
 -- name: keys
 DELETE FROM idempotency_keys WHERE (workspace_id, route, key) IN (
     SELECT workspace_id, route, key FROM idempotency_keys
-    WHERE created_at < clock_timestamp() - make_interval(secs => %(keys_s)s)
+    WHERE created_at < statement_timestamp() - make_interval(secs => %(keys_s)s)
     ORDER BY created_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED)
 
 -- name: stats
 DELETE FROM stats WHERE (worker_id, part, workspace_id, agent) IN (
     SELECT worker_id, part, workspace_id, agent FROM stats
-    WHERE minute < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    WHERE minute < statement_timestamp() - make_interval(secs => %(runs_s)s)
     ORDER BY minute LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED)
 
@@ -43,6 +43,6 @@ DELETE FROM stats WHERE (worker_id, part, workspace_id, agent) IN (
 -- As long as runs are kept. A tick that is gone cannot fire again: next ticks only go forward.
 DELETE FROM ticks WHERE (schedule_id, tick) IN (
     SELECT schedule_id, tick FROM ticks
-    WHERE fired_at < clock_timestamp() - make_interval(secs => %(runs_s)s)
+    WHERE fired_at < statement_timestamp() - make_interval(secs => %(runs_s)s)
     ORDER BY fired_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED)

@@ -4,7 +4,7 @@ SELECT clock_timestamp() AS now
 -- name: due
 -- Without a lock: a plan is made from these rows, and fire_1 looks again under its own.
 SELECT clock_timestamp() AS now, s.* FROM schedules s
-WHERE next_tick <= clock_timestamp() ORDER BY next_tick, schedule_id LIMIT %(limit)s
+WHERE next_tick <= statement_timestamp() ORDER BY next_tick, schedule_id LIMIT %(limit)s
 
 -- name: wait
 -- Seconds until the next tick of any schedule; negative if it is due; NULL without one.

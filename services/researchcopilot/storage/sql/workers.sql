@@ -28,17 +28,17 @@ SELECT name, version, queue, description, input_schema, max_attempts FROM agents
 
 -- name: queues
 SELECT queue FROM agents
-UNION SELECT jsonb_object_keys(queues) FROM workers WHERE seen_at > clock_timestamp() - interval '1 day'
+UNION SELECT jsonb_object_keys(queues) FROM workers WHERE seen_at > statement_timestamp() - interval '1 day'
 
 -- name: dead
 -- Workers that left or were not seen for so long: what their lists hold is moved by verdict.
 SELECT worker_id, array(SELECT jsonb_object_keys(queues)) AS queues
 FROM workers
-WHERE (stopped_at IS NOT NULL OR seen_at < clock_timestamp() - make_interval(secs => %(stale_s)s))
+WHERE (stopped_at IS NOT NULL OR seen_at < statement_timestamp() - make_interval(secs => %(stale_s)s))
 ORDER BY seen_at DESC LIMIT 1000
 
 -- name: prune
 -- A worker that still holds a run is kept: its row says who it was.
 DELETE FROM workers w
-WHERE w.seen_at < clock_timestamp() - interval '1 day'
+WHERE w.seen_at < statement_timestamp() - interval '1 day'
   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.status = 'running' AND r.worker_id = w.worker_id)

@@ -13,7 +13,7 @@ DECLARE
 BEGIN
     v_candidates := ARRAY(
         SELECT r.run_id FROM runs r
-        WHERE r.status = 'queued' AND r.deadline < clock_timestamp()
+        WHERE r.status = 'queued' AND r.deadline < statement_timestamp()
         ORDER BY r.deadline LIMIT p_limit);
     IF v_candidates = '{}' THEN
         RETURN;

@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     v_candidates := ARRAY(
         SELECT r.run_id FROM runs r
-        WHERE r.status = 'running' AND r.lease_until < clock_timestamp() LIMIT p_limit);
+        WHERE r.status = 'running' AND r.lease_until < statement_timestamp() LIMIT p_limit);
     IF v_candidates = '{}' THEN
         RETURN;
     END IF;
