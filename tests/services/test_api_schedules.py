@@ -226,7 +226,7 @@ def test_two_changes_at_once_are_checked_together(api: Api, here: Stage) -> None
     """Protects: each of the two is right for the schedule that it was read for, and not for the one
     that the other has made of it: 422 for the slower, never 500."""
     with api.client() as client:
-        pairs = [
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ({"misfire": "all"}, {"overlap": "skip"}),
             ({"jitter_s": 3000}, {"interval_s": 60}),
             ({"starts_at": "2027-06-01T00:00:00Z"}, {"ends_at": "2027-01-01T00:00:00Z"}),
