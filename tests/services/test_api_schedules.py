@@ -1,5 +1,6 @@
 """Schedules over HTTP: made once, read, changed, paused, fired by hand, looked ahead at."""
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from tests.conftest import Servers
 from tests.services.api_server import Api, Stage, problem
 from tests.services.schedules_api import body, make, path, scheduling_stage
 from tests.services.test_api_openapi import check
+from tests.support import eventually
 
 from researchcopilot.core.schedules import SystemSchedule, plan
 from researchcopilot.storage import schedules
@@ -208,6 +210,63 @@ def test_the_products_own_are_paused_and_not_deleted(here: Stage, client: httpx.
     assert moved.json()["next_tick"] != made["next_tick"]
     assert client.post(path(made, ":pause")).json()["paused_at"] is not None
     problem(client.post("/v1/schedules", json=body(name="daily_report")), 422, "invalid")
+    every = problem(client.patch(path(made), json={"misfire": "all"}), 422, "invalid")
+    assert [fault["field"] for fault in every["errors"]] == ["$.overlap"]
+
+
+def test_nobody_takes_a_name_of_the_product(client: httpx.Client) -> None:
+    """Protects: a workspace that is a moment old, whose own schedules are not made yet: also by
+    changing a name, or they never would be."""
+    made = make(client)
+    found = problem(client.patch(path(made), json={"name": "rebuild_index"}), 422, "invalid")
+    assert [fault["field"] for fault in found["errors"]] == ["$.name"]
+
+
+def test_two_changes_at_once_are_checked_together(api: Api, here: Stage) -> None:
+    """Protects: each of the two is right for the schedule that it was read for, and not for the one
+    that the other has made of it: 422 for the slower, never 500."""
+    with api.client() as client:
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"misfire": "all"}, {"overlap": "skip"}),
+            ({"jitter_s": 3000}, {"interval_s": 60}),
+            ({"starts_at": "2027-06-01T00:00:00Z"}, {"ends_at": "2027-01-01T00:00:00Z"}),
+        ]
+        for one, other in pairs:
+            made = make(client, interval_s=3600)
+            codes = sorted(answer.status_code for answer in at_once(api, here, made, one, other))
+            # `all` that comes second takes `allow` with it, and both are right.
+            assert codes in ([200, 422], [200, 200] if "misfire" in one else [200, 422])
+            left = client.get(path(made)).json()
+            assert (left["misfire"], left["overlap"]) != ("all", "skip")
+            assert left["jitter_s"] <= left["interval_s"]
+
+
+def at_once(api: Api, here: Stage, made: dict[str, Any], *said: dict[str, Any]) -> list[Any]:
+    """PATCHes that have all read the schedule before one of them changes it."""
+
+    async def work(db: Database) -> list[httpx.Response]:
+        headers = {"Authorization": f"Bearer {api.stage.key}"}
+        async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as many:
+            async with db.transaction() as holding:
+                await holding.execute(
+                    b"SELECT 1 FROM schedules WHERE schedule_id = %(id)s FOR UPDATE",
+                    {"id": made["schedule_id"]},
+                )
+                patches = [
+                    asyncio.create_task(many.patch(path(made), json=fields)) for fields in said
+                ]
+                await eventually(lambda: all_wait(db, len(said)))
+            return await asyncio.gather(*patches)
+
+    return here.run(work)
+
+
+async def all_wait(db: Database, number: int) -> bool:
+    [(waiting,)] = await db.rows(
+        b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        b" AND datname = current_database()"
+    )
+    return bool(waiting == number)
 
 
 # Ticks
@@ -244,6 +303,18 @@ def test_a_trigger_is_a_run_now(
     )
     assert last["duration_s"] > 0
     assert seen["next_tick"] == made["next_tick"]
+
+
+def test_a_tick_says_why_its_run_failed(here: Stage, client: httpx.Client) -> None:
+    """Protects: whoever looks at a schedule sees what is wrong without asking for its run."""
+    made = make(client)
+    run = client.post(path(made, ":trigger")).json()
+    here.finish(run["run_id"], "failed")
+    last = client.get(path(made)).json()["last_tick"]
+    error = client.get(f"/v1/runs/{run['run_id']}").json()["error"]
+    assert (last["status"], last["error"]) == ("failed", error["message"])
+    assert last["error"]
+    assert client.get(path(made, "/ticks")).json()["data"] == [last]
 
 
 def test_history_tells_of_every_tick(

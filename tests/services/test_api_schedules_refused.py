@@ -43,6 +43,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown zone of an interval": (
         {"interval_s": 60, "timezone": "Mars/Olympus"}, "$.timezone", "not an IANA time zone",
     ),
+    "a zone that is another on each machine": (
+        {"timezone": "localtime"}, "$.timezone", "not an IANA time zone",
+    ),
+    "a step that cron cannot tell": ({"cron": "*/90 * * * *"}, "$.cron", "every 90 minutes"),
     "a path as zone": ({"timezone": "../../etc/passwd"}, "$.timezone", "not an IANA time zone"),
     "interval zero": ({"interval_s": 0}, "$.interval_s", "must be from 1"),
     "interval below zero": ({"interval_s": -5}, "$.interval_s", "must be from 1"),

@@ -27,6 +27,7 @@ def test_a_zone_is_set_shown_and_checked(environment: Mapping[str, str]) -> None
     assert "midnight in Asia/Shanghai" in done.stdout
     typo = call(environment, "zone", "default", "Asia/Shanghia")
     assert typo.returncode == 1
+    assert "ZONE is not an IANA time zone" in typo.stderr
     assert "did you mean Asia/Shanghai?" in typo.stderr
     nobody = call(environment, "zone", "nobody", "UTC")
     assert (nobody.returncode, "nobody" in nobody.stderr) == (1, True)

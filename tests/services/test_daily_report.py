@@ -17,6 +17,7 @@ from researchcopilot.agents.daily_report import daily_report
 from researchcopilot.core.errors import BadAgentInput, BadInput, NotFound
 from researchcopilot.core.schedules import SYSTEM
 from researchcopilot.core.settings import Settings
+from researchcopilot.core.text import dumps
 from researchcopilot.storage import keys, reports, schedules, workspaces
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
@@ -199,6 +200,36 @@ async def test_the_digests_of_the_day_are_on_the_page(
     assert "**1 run succeeded.** 3 documents came in." in page
     assert await made(db, 2) == []
     assert await reports.get_report(db, 2, written.report_id) is None
+
+
+async def test_a_question_of_each_minute_hides_no_other(
+    db: Database, queue: Queue, tmp_path: Path
+) -> None:
+    """Protects: what a schedule asks all day stands there once, with its number and its newest
+    answer; what was asked after it stands there too."""
+    await in_the_zone(db)
+    for number in range(70):
+        await digested_at(db, midnight(1) + timedelta(minutes=number), "Any news?", f"No, {number}")
+    await digested_at(db, midnight(1) + timedelta(hours=9), "Why is it slow?", "Nobody knows")
+    await report(db, queue, tmp_path)
+    [written] = await made(db)
+    assert written.markdown is not None
+    assert written.data is not None
+    assert "### Any news? (×70)\n\n- No, 69\n" in written.markdown
+    assert "### Why is it slow?\n\n- Nobody knows\n" in written.markdown
+    assert written.data["digests"]["count"] == 71
+    assert [one["times"] for one in written.data["digests"]["items"]] == [70, 1]
+
+
+async def digested_at(db: Database, moment: datetime, question: str, conclusion: str) -> None:
+    payload = dumps({"question": question, "conclusion": conclusion, "agent": "research"})
+    await db.execute(
+        b"WITH s AS (INSERT INTO sessions (session_id, workspace_id, title)"
+        b" VALUES (gen_random_uuid(), 1, '') RETURNING session_id)"
+        b" INSERT INTO messages (workspace_id, session_id, run_id, role, payload, created_at)"
+        b" SELECT 1, session_id, gen_random_uuid(), 'digest', %(p)s::jsonb, %(t)s FROM s",
+        {"p": payload, "t": moment},
+    )
 
 
 # The schedules of the product

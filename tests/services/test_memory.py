@@ -242,6 +242,20 @@ async def test_what_is_expired_or_foreign_is_not_even_looked_at(db: Database) ->
     assert await memories.living(db, 1, [row[0] for row in rows]) == {own.memory_id}
 
 
+async def test_what_was_concluded_a_hundred_times_hides_nothing_else(db: Database) -> None:
+    """Protects: a question that a schedule asks each minute. Its many equal conclusions are one to
+    choose from, the newest."""
+    await put(db, count=2)
+    await db.execute(
+        b"INSERT INTO memories SELECT gen_random_uuid(), 1, gen_random_uuid(), 'q' || n, 'same',"
+        b" '{t}', clock_timestamp() - interval '1 h' + n * interval '1 s', 'infinity'"
+        b" FROM generate_series(1, 100) n"
+    )
+    found = await memories.recall(db, 1, ["t"], 50)
+    assert sorted(memory.text for memory in found) == ["same", "t1", "t2"]
+    assert (found[0].text, found[0].question) == ("same", "q100")
+
+
 async def test_expired_memories_are_removed_by_one_janitor_at_a_time(
     db: Database, queue: Queue, settings: Settings
 ) -> None:

@@ -1,6 +1,7 @@
 """rebuild_index: the index follows the documents, whoever builds at once and whenever one dies."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from tests.services.claimed import new_context
+from tests.support import eventually
 
 from researchcopilot.agents.rebuild import batches, difference, rebuild_index
 from researchcopilot.agents.research.cache import Cache
@@ -159,6 +161,33 @@ async def test_who_has_lost_the_lock_publishes_nothing_under_it(
             assert await indexes.publish(db, 1, new) == 1
     finally:
         await locks.close()
+
+
+async def test_a_builder_that_loses_its_lock_starts_again_under_a_new_one(
+    db: Database, queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects: the job itself publishes under its fence, not only the verb that it calls: the lock
+    was taken while it built, and what it built is thrown away."""
+    caplog.set_level(logging.INFO)
+    await add(db, a="alpha")
+    async with db.transaction() as connection:
+        await connection.execute(b"SELECT pg_advisory_xact_lock(2, 1)")  # nobody publishes
+        building = asyncio.create_task(build(db, queue, tmp_path))
+        await eventually(lambda: somebody_waits_to_publish(db))
+        await db.execute(b"UPDATE locks SET fence = fence + 1 WHERE name = 'rebuild_index:1'")
+    async with asyncio.timeout(20):
+        assert (await building)["index_version"] == 1
+    assert [r.message for r in caplog.records].count("index version 1 has to be built again") == 1
+    [(fence,)] = await db.rows(b"SELECT fence FROM locks WHERE name = 'rebuild_index:1'")
+    assert fence == 3  # its own, the other's, and its own once more
+
+
+async def somebody_waits_to_publish(db: Database) -> bool:
+    rows = await db.rows(
+        b"SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database"
+        b" WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()"
+    )
+    return bool(rows)
 
 
 class Cut(Database):

@@ -1,6 +1,8 @@
 """The scheduler's two loops: delayed entries and ticks come on time, once, whoever is away."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -268,6 +270,33 @@ async def test_ticks_are_fired_while_redis_is_away(db: Database, queue: Queue) -
         await pusher.close()
         await locks.close()
         await nowhere.close()
+
+
+async def test_ticks_come_on_time_while_redis_hangs(fragile: Fragile) -> None:
+    """Protects: a Redis that takes connections and answers nothing. A lock that is waited for makes
+    every tick late, and of a schedule of seconds most are missed."""
+    db, queue = Database(fragile.settings.database), Queue(fragile.settings.redis)
+    await db.open()
+    stop = Stop()
+    locks, pusher = Locks(queue.settings, db), Pusher(queue, patience_s=0.1)
+    ticks = TickLoop(db, locks, pusher, stop)
+    os.kill(fragile.valkey.child.pid, signal.SIGSTOP)
+    made = await soon(db, 0.3, interval_s=1.0, overlap="allow")
+    running = asyncio.create_task(ticks.run())
+    try:
+        await eventually(lambda: fired(db, made, 4), 15)
+        late = await db.rows(b"SELECT extract(epoch FROM fired_at - tick)::float8 FROM ticks")
+        assert max(late_s for (late_s,) in late) < 1
+        assert {outcome for _, outcome in await history(db, made)} == {"fired"}
+    finally:
+        os.kill(fragile.valkey.child.pid, signal.SIGCONT)
+        stop()
+        ticks.alarm.ring()
+        await asyncio.wait_for(running, 15)
+        await pusher.close()
+        await locks.close()
+        await queue.close()
+        await db.close()
 
 
 async def test_a_lock_that_nobody_gives_back_is_not_waited_for(

@@ -235,6 +235,27 @@ async def test_a_server_that_stands_still_loses_it_in_time(server: Server, locks
             os.kill(server.child.pid, signal.SIGCONT)
 
 
+async def test_each_holder_is_told_in_the_moment_its_time_is_over(
+    server: Server, locks: Locks
+) -> None:
+    """Protects: not once the renewal that hangs has given up, and not one after the other: by then
+    somebody else is at work."""
+    async with AsyncExitStack() as stack:
+        many = [
+            await stack.enter_async_context(locks.hold(f"rebuild:{number}", ttl_s=2.4))
+            for number in range(5)
+        ]
+        started = time.monotonic()
+        os.kill(server.child.pid, signal.SIGSTOP)
+        stack.callback(os.kill, server.child.pid, signal.SIGCONT)
+        async with asyncio.timeout(10):
+            for held in many:
+                assert held is not None
+                await held.lost.wait()
+                assert held.is_lost
+        assert time.monotonic() - started < 2.4 + 0.2
+
+
 async def test_without_a_server_it_is_not_taken(anyio_backend: str) -> None:
     """Protects: Redis down means not acquired, and says so."""
     locks = Locks(RedisSettings(url="redis://127.0.0.1:1/0"))

@@ -110,7 +110,11 @@ def sample(found: list[Change], chance: random.Random) -> list[Change]:
         ("0 0 31 4,6,9,11 *", "never fires"),
         ("0 0 * *", "has 4 fields"),
         ("*/5 * * * * *", "for seconds take interval_s"),
-        ("@daily", "has 1 fields"),
+        ("@reboot", "@hourly, @daily"),
+        ("@daily 5 * * *", "minute"),
+        ("*/90 * * * *", "every 90 minutes cannot be told by cron: take interval_s"),
+        ("0 1-5/36 * * *", "every 36 hours"),
+        ("0 0 */32,5 * *", "every 32 days"),
         ("60 * * * *", "minute"),
         ("* 24 * * *", "hour"),
         ("* * 0 * *", "day-of-month"),
@@ -129,6 +133,28 @@ def test_what_is_no_cron_line_is_refused(line: str, words: str) -> None:
     assert caught.value.field == "cron"
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@ANNUALLY", "0 0 1 1 *"),
+    ],
+)
+def test_names_of_cron_lines(name: str, line: str) -> None:
+    """Protects: what every crontab takes is taken here, and fires like the line it stands for."""
+    for start in ("2026-03-28T22:00", "2026-10-24T21:00"):
+        assert local(name, "Europe/Berlin", start, 4) == local(line, "Europe/Berlin", start, 4)
+
+
+def test_a_step_as_long_as_its_field_is_the_field() -> None:
+    assert local("*/60 */24 * * *", "UTC", "2026-03-28T22:00", 1) == ["03-29T00:00+00:00"]
+
+
 def test_a_line_that_is_right_and_never_fires_says_none() -> None:
     """The 20th of a month is never its last Monday."""
     assert cron.parse("0 0 */20 * 1L", "UTC").after(datetime(2026, 1, 1, tzinfo=UTC)) is None
@@ -143,6 +169,8 @@ def test_a_line_that_is_right_and_never_fires_says_none() -> None:
         ("CST-8", "IANA"),
         ("", "Asia/Shanghai"),
         ("Asia/Shanghai\0", "IANA"),
+        ("localtime", "IANA"),
+        ("Factory", "IANA"),
         ("x" * 100_000, "IANA"),
     ],
 )

@@ -88,7 +88,7 @@ def facts(**more: Any) -> dict[str, Any]:
     """A busy Sunday in Shanghai."""
     run_id = "01a22d6a-89da-7cba-849e-747631c58a5e"
     source = {"kind": "document", "title": "Locks", "document_id": run_id, "citations": 2}
-    digest = {"run_id": run_id, "agent": "research", "question": "What is a lock?",
+    digest = {"run_id": run_id, "times": 1, "agent": "research", "question": "What is a lock?",
               "conclusion": "A lock keeps others out.\nIt is released.\nAnd so on.",
               "sources": [source, {"kind": "memory", "title": None, "citations": 1}],
               "duration_s": 1.234}  # fmt: skip
@@ -109,7 +109,8 @@ def facts(**more: Any) -> dict[str, Any]:
         "documents": {"count": 2, "items": [
             {"document_id": run_id, "name": "locks.md", "title": "Locks", "bytes": 2048,
              "replaces": True}]},
-        "digests": {"count": 3, "items": [digest, {**digest, "question": "什么是锁"}, digest]},
+        "digests": {"count": 3, "items": [
+            {**digest, "times": 2}, {**digest, "question": "什么是锁"}]},
         "upkeep": [{"agent": "rebuild_index", "succeeded": 288, "failed": 1}],
         **more,
     }  # fmt: skip

@@ -64,6 +64,13 @@ def test_both_bounds_may_be_ticks() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("rule", [Every(60, NOW), cron.parse("* * * * *", "Asia/Tokyo")])
+def test_a_start_before_all_time_is_no_start(rule: Every | cron.Cron) -> None:
+    """Protects: the first moment that a calendar knows, which has none before it."""
+    ages_ago = datetime.min.replace(tzinfo=UTC)
+    assert Timing(rule, starts_at=ages_ago).after(NOW) == Timing(rule).after(NOW)
+
+
 @pytest.mark.parametrize(
     ("timing", "field"),
     [

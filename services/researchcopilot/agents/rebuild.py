@@ -3,10 +3,11 @@
 The new version is the one before, less the documents that are gone, plus those that are new; if
 much is gone, or the format is another, it is built from nothing. Nothing changed: no new version.
 Killed anywhere, run twice, or by two workers at once, the result is the same, since a version is
-published whole and only on top of the one it was built from; whoever was slower starts again from
-the newer one. A lock saves the second builder of a workspace that work: it waits a while for the
-first, and then mostly finds nothing to do. One batch of documents and one piece of a file are in
-memory at a time.
+published whole, only on top of the one it was built from, and only while nobody has taken the lock
+under which it was built; whoever was slower starts again from the newer one. The lock saves the
+second builder of a workspace that work: it waits a while for the first, and then mostly finds
+nothing to do. Without Redis, or after too long a wait, it goes without the lock. One batch of
+documents and one piece of a file are in memory at a time.
 """
 
 import asyncio
@@ -53,13 +54,11 @@ async def rebuild_index(ctx: Context, input: Any) -> dict[str, Any]:  # noqa: A0
     """Returns {"index_version", "changed", "documents", "chunks"}; version null without any."""
     if input not in ({}, None):
         raise BadAgentInput("rebuild_index takes no input: send {}.")
-    async with AsyncExitStack() as stack:
-        held = await _lock(ctx, stack)
-        for _ in range(_TRIES):
-            result = await _bring_up(ctx, held)
-            if result is not None:
-                return result
-            held = None  # somebody is building who has it, or needs none: so do we
+    for _ in range(_TRIES):
+        async with AsyncExitStack() as stack:
+            result = await _bring_up(ctx, await _lock(ctx, stack))
+        if result is not None:
+            return result
     raise RetryLater(f"Other builders were faster {_TRIES} times.", after=5.0)
 
 
@@ -96,7 +95,7 @@ async def _bring_up(ctx: Context, held: Held | None) -> dict[str, Any] | None:
         new = NewVersion(built_from, FORMAT, frozenset(active), chunks, files)
         version = await _publish(ctx, target, new, held, whole=change.whole)
     if version is None:
-        log.info("another builder published on top of index version %d first", built_from)
+        log.info("index version %d has to be built again", built_from + 1)
         return None
     await indexes.prune(ctx.db, ctx.run.workspace_id)
     return _result(version, True, active, chunks)

@@ -91,28 +91,18 @@ def _agents(facts: Facts, words: Words) -> list[str]:
 
 
 def _digests(facts: Facts, words: Words) -> list[str]:
-    grouped = _by_question(facts["digests"]["items"])
-    if not grouped:
+    items = facts["digests"]["items"][:DIGESTS]
+    if not items:
         return []
     lines = [f"## {words.asked}"]
-    for items in grouped[:DIGESTS]:
-        item = items[-1]
-        times = f" (×{len(items)})" if len(items) > 1 else ""
+    for item in items:
+        times = f" (×{item['times']})" if item["times"] > 1 else ""
         lines += ["", f"### {plain(cut(item['question'] or item['agent'], QUESTION))}{times}", ""]
         concluded = (item["conclusion"] or "").splitlines()[:SENTENCES]
         lines += [f"- {plain(cut(line, SENTENCE))}" for line in concluded] or [words.no_answer]
         lines += ["", f"*{_origin(item, words)}*"]
-    left = facts["digests"]["count"] - sum(map(len, grouped[:DIGESTS]))
+    left = facts["digests"]["count"] - sum(item["times"] for item in items)
     return lines + (["", words.more_digests(left)] if left else [])
-
-
-def _by_question(items: Sequence[Facts]) -> list[list[Facts]]:
-    """In the order in which each was asked first. What was asked again stands there once, with the
-    newest answer."""
-    grouped: dict[str, list[Facts]] = {}
-    for item in items:
-        grouped.setdefault(item["question"] or item["run_id"], []).append(item)
-    return list(grouped.values())
 
 
 def _origin(item: Facts, words: Words) -> str:

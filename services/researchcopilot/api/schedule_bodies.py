@@ -23,7 +23,7 @@ YEAR_S = 366 * 86_400
 TEN_YEARS = timedelta(days=3653)
 
 _TIMES = (
-    Field("cron", Text(1, cron.MAX_LINE), "five fields, in `timezone`; or give interval_s"),
+    Field("cron", Text(1, cron.MAX_LINE), "five fields or @daily, in `timezone`; or interval_s"),
     Field("timezone", Text(1, 64), "the IANA zone of cron", default="UTC"),
     Field("interval_s", Number(1, YEAR_S), "instead of cron: so many real seconds"),
     Field("starts_at", Moment(), "no tick before it; an interval's first tick"),
@@ -72,8 +72,7 @@ async def new_schedule(call: Call, fields: Mapping[str, Any]) -> Schedule:
     """The schedule that a body asks for. Raises the problem of everything that is wrong."""
     faults: list[Fault] = []
     fields = {**fields, "overlap": fields["overlap"] or _overlap(fields["misfire"])}
-    if any(fields["name"] == system.name for system in SYSTEM):
-        faults.append(_fault(name_taken(fields["name"])))
+    _check_name(fields["name"], faults)
     made = Schedule(
         schedule_id=new_id(),
         workspace_id=call.workspace_id,
@@ -85,6 +84,12 @@ async def new_schedule(call: Call, fields: Mapping[str, Any]) -> Schedule:
     if faults:
         raise refuse(faults)
     return made
+
+
+def _check_name(name: str, faults: list[Fault]) -> None:
+    """Also where the product's own schedules are not made yet."""
+    if any(name == system.name for system in SYSTEM):
+        faults.append(_fault(name_taken(name)))
 
 
 def _overlap(misfire: str) -> str:
@@ -107,7 +112,7 @@ def changes(said: Mapping[str, Any], fields: Mapping[str, Any], before: Schedule
         found.setdefault("cron", None)
     misfire = found.get("misfire", before.misfire)
     if found.get("overlap", before.overlap) is None or (
-        misfire == "all" and "overlap" not in found
+        misfire == "all" and "overlap" not in found and not before.system
     ):
         found["overlap"] = _overlap(misfire)
     if "metadata" in found:
@@ -122,6 +127,8 @@ async def check_changed(call: Call, before: Schedule, wanted: Mapping[str, Any])
         raise Conflict(f"This schedule is the product's own: only {names} can be changed.")
     faults: list[Fault] = []
     after = replace(before, **wanted)
+    if after.name != before.name:
+        _check_name(after.name, faults)
     if wanted.keys() & {"agent", "input", "queue"}:
         await _check_work(call, after, faults)
     check_rule(after, faults)
@@ -130,8 +137,13 @@ async def check_changed(call: Call, before: Schedule, wanted: Mapping[str, Any])
 
 
 def changed(before: Schedule, wanted: Mapping[str, Any], now: datetime) -> Schedule:
-    """The schedule with these changes. New times count from now on. Raises BadInput."""
+    """The schedule with these changes. New times count from now on. Raises BadInput, and the
+    problem of what does not go with a change that somebody else has made meanwhile."""
     after = replace(before, **wanted)
+    faults: list[Fault] = []
+    check_rule(after, faults)
+    if faults:
+        raise refuse(faults)
     if not any(getattr(after, name) != getattr(before, name) for name in _TIMING):
         return after
     after = starting(after, now)

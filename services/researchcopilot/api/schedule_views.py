@@ -56,6 +56,7 @@ TICK: View[Tick] = View(
             lambda t: t.status,
         ),
         Shown("duration_s", _number("from the run's start to its end"), _duration),
+        Shown("error", maybe(text("why the run has failed")), lambda t: t.error),
     ),
 )  # fmt: skip
 _LAST: Schema = {

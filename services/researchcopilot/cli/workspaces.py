@@ -10,6 +10,8 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
+from researchcopilot.core.cron import check_zone
+from researchcopilot.core.errors import BadInput
 from researchcopilot.core.settings import load
 from researchcopilot.runtime import log
 from researchcopilot.storage.db import Database
@@ -60,6 +62,10 @@ async def _list(db: Database, arguments: argparse.Namespace) -> int:
 
 
 async def _zone(db: Database, arguments: argparse.Namespace) -> int:
+    try:
+        check_zone(arguments.zone)
+    except BadInput as error:
+        raise BadInput(f"ZONE {error.message}.") from error
     workspace = await set_zone(db, arguments.name, arguments.zone)
     print(f"The days of the workspace {workspace.name} begin at midnight in {workspace.zone}.")
     return 0

@@ -8,11 +8,13 @@ read follows one rule everywhere. The rule does not depend on how a line is spel
 - Any other line names hours, and each of its local times fires once a day: one that does not exist
   right after the gap, one that comes twice the first time.
 
-Five fields as in Debian's cron (also L, LW, MON#2); seconds are what `interval_s` is for.
+Five fields as in Debian's cron (also L, LW, MON#2), or a name like @daily; seconds are what
+`interval_s` is for.
 """
 
 import copy
 import difflib
+import re
 import zoneinfo
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -24,6 +26,18 @@ from researchcopilot.core.errors import BadInput
 
 MAX_LINE = 200
 _FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
+_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+# How many of each field's units make one of the next: a longer step is taken by parsers, and lost.
+_SPANS = ((60, "minutes"), (24, "hours"), (31, "days"), (12, "months"), (7, "weekdays"))
+_STEP = re.compile(r"/(\d+)")
 _ALL_HOURS = set(range(24))
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
@@ -62,7 +76,7 @@ def parse(line: str, timezone: str) -> Cron:
 
 def _fits_other_months(line: str) -> bool:
     """Is it only that the day does not exist in these months (`0 0 30 2 *`)?"""
-    minute, hour, day, _, weekday = line.split()
+    minute, hour, day, _, weekday = _spelt_out(line).split()
     try:
         _calendar(f"{minute} {hour} {day} * {weekday}")
     except Exception:
@@ -75,20 +89,40 @@ _HELP = f"a cron line has five fields: {', '.join(_FIELDS)}, like 0 8 * * MON-FR
 
 @lru_cache(maxsize=4096)
 def _calendar(line: str) -> CronSim:
+    line = _spelt_out(line)
     fields = line.split()
     if len(line) > MAX_LINE or not line.isascii() or len(fields) != len(_FIELDS):
         hint = " (for seconds take interval_s)" if len(fields) == len(_FIELDS) + 1 else ""
         raise BadInput(f"has {len(fields)} fields{hint}; {_HELP}", field="cron")
-    return CronSim(line, _ANY_TIME)
+    calendar = CronSim(line, _ANY_TIME)
+    for field, (span, units) in zip(fields, _SPANS, strict=True):
+        if (step := max(map(int, _STEP.findall(field)), default=0)) > span:
+            what = f"every {step} {units} cannot be told by cron: take interval_s"
+            raise BadInput(what, field="cron")
+    return calendar
+
+
+def _spelt_out(line: str) -> str:
+    """The line that a name stands for."""
+    name = line.strip().lower()
+    if name.startswith("@") and len(name.split()) == 1:
+        if name not in _NAMES:
+            known = ", ".join(_NAMES)
+            raise BadInput(f"is no name of a cron line: take one of {known}", field="cron")
+        return _NAMES[name]
+    return line
 
 
 # Zones
+
+# What lies beside them: another one on each machine, and none at all.
+_NO_ZONES = frozenset({"localtime", "posixrules", "Factory"})
 
 
 @lru_cache(maxsize=1)
 def zones() -> frozenset[str]:
     """Every IANA zone that this machine or the package tzdata knows."""
-    return frozenset(zoneinfo.available_timezones())
+    return frozenset(zoneinfo.available_timezones()) - _NO_ZONES
 
 
 def check_zone(name: str) -> None:

@@ -87,6 +87,7 @@ class Tick:
     status: Status | None
     started_at: datetime | None
     finished_at: datetime | None
+    error: str | None = None
 
 
 def first_tick(timing: Timing, now: datetime) -> datetime:

@@ -40,8 +40,8 @@ class Timing:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first tick later than `moment`; None if the schedule is over then."""
-        if self.starts_at is not None:
-            moment = max(moment, self.starts_at - _INSTANT)
+        if self.starts_at is not None and self.starts_at > moment:
+            moment = self.starts_at - _INSTANT
         tick = self.rule.after(moment)
         if tick is None or (self.ends_at is not None and tick > self.ends_at):
             return None

@@ -2,12 +2,14 @@
 
 A round is under one token lock, so that several schedulers do not do the same work; the rows' own
 locks and the primary key of ticks are what holds when that one fails. So nothing waits for it: if
-Redis is away, or whoever has the lock has not fired what is due for PATIENCE_S, it goes without.
+Redis is away or hangs, or whoever has the lock has not fired what is due for PATIENCE_S, it goes
+without.
 """
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -46,6 +48,7 @@ log = logging.getLogger(__name__)
 LOCK = "scheduler"
 LOCK_S = 5.0
 PATIENCE_S = 1.0
+ANSWER_S = 0.3  # a Redis that takes longer is none: it is asked again after LOCK_S
 FALLBACK_S = 1.0  # a schedule that was made or changed is seen after so long at most
 BATCH = 250
 AT_A_TIME = 50  # plans that are made before the event loop has its turn
@@ -57,6 +60,7 @@ class TickLoop:
         self._locks = locks
         self._pusher = pusher
         self._stop = stop
+        self._unlocked_until = 0.0  # monotonic
         self.alarm = Alarm()
         self.beat = Beat()
 
@@ -82,11 +86,13 @@ class TickLoop:
             return FALLBACK_S if wait is None else min(wait, FALLBACK_S)
         async with AsyncExitStack() as stack:
             held = None
-            if -wait <= PATIENCE_S:
+            if -wait <= PATIENCE_S and time.monotonic() >= self._unlocked_until:
                 try:
-                    held = await stack.enter_async_context(self._locks.hold(LOCK, ttl_s=LOCK_S))
-                except Unavailable as error:
-                    log.warning("ticks are fired without the lock: %s", error)
+                    async with asyncio.timeout(ANSWER_S):
+                        held = await stack.enter_async_context(self._locks.hold(LOCK, ttl_s=LOCK_S))
+                except (Unavailable, TimeoutError) as error:
+                    log.warning("ticks are fired without the lock: %s", str(error) or "Redis hangs")
+                    self._unlocked_until = time.monotonic() + LOCK_S
                 else:
                     if held is None:
                         ROUNDS.labels("busy").inc()

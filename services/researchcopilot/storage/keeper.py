@@ -2,7 +2,8 @@
 
 Outside the event loop, since a holder that blocks the loop still works on what the lock guards.
 Each lock is renewed at a third of its time. A lock is lost as soon as Redis says that it is
-somebody else's, or when its time is over without an answer; the holder is told in that moment.
+somebody else's, or when its time is over without an answer; the holder is told in that moment: of
+the second by its own loop, since this thread may hang in a renewal that nobody answers.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ class Held:
         self.lost = asyncio.Event()
         self._until = 0.0  # monotonic; what Redis keeps is never shorter
         self._gone = False
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def kind(self) -> str:
@@ -80,6 +82,19 @@ class Held:
         if not self._gone:
             LOST.labels(self.kind).inc()
         self._gone = True
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the holder's loop: tell it once its time is over, however often it is renewed."""
+        left = self._until - time.monotonic()
+        if self._gone or left <= 0:
+            self.lose()
+            self.lost.set()
+        else:
+            self._watch = loop.call_later(left, self.watch, loop)
+
+    def unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
 
 
 class Keeper:

@@ -37,6 +37,8 @@ from researchcopilot.storage.told import told
 _SQL = load_sql("locks")
 # A waiter looks again after so long at most: what a hint that got lost can cost.
 LOOK_AGAIN_S = 1.0
+# A server that takes longer for anything else does not answer.
+ANSWER_S = 2.0
 # Waiters that were not woken by a hint come back spread over so long.
 SPREAD_S = 0.2
 _HINT_KEPT_MS = 1000
@@ -49,13 +51,8 @@ class Locks:
     def __init__(self, settings: RedisSettings, db: Database | None = None) -> None:
         self._prefix = settings.prefix
         self._db = db
-        self._redis = Redis.from_url(
-            settings.url,
-            decode_responses=True,
-            socket_connect_timeout=2,
-            socket_timeout=LOOK_AGAIN_S + 5,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = _client(settings, ANSWER_S)
+        self._waiting = _client(settings, LOOK_AGAIN_S + 5)  # where no answer may be an answer
         self._release = self._redis.register_script(load("lock_release"))
         self._keeper = Keeper(settings)
         self._lines: dict[str, asyncio.Lock] = {}
@@ -63,6 +60,7 @@ class Locks:
     async def close(self) -> None:
         self._keeper.close()
         await self._redis.aclose()
+        await self._waiting.aclose()
 
     @asynccontextmanager
     async def hold(
@@ -81,6 +79,7 @@ class Locks:
                 held.taken()
             yield held if taken else None
         finally:
+            held.unwatch()
             self._keeper.forget(held)
             await self._give_back(held, taken)
 
@@ -124,7 +123,7 @@ class Locks:
                 return
             runs_out = runs_out_ms / 1000 if runs_out_ms >= 0 else LOOK_AGAIN_S
             pause = min(runs_out, LOOK_AGAIN_S) + random.uniform(0, SPREAD_S)
-            waiting = self._redis.blpop([f"{held.key}:free"], timeout=min(pause, left))
+            waiting = self._waiting.blpop([f"{held.key}:free"], timeout=min(pause, left))
             await cast(Awaitable[Any], waiting)
 
     async def _equip(self, held: Held, fenced: bool) -> bool:
@@ -136,7 +135,9 @@ class Locks:
         # up here; the one who has the lock finds its own number stale, and takes it again.
         if held.is_lost:
             return False
-        self._keeper.keep(held, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._keeper.keep(held, loop)
+        held.watch(loop)
         return True
 
     async def _give_back(self, held: Held, taken: bool) -> None:
@@ -152,6 +153,16 @@ class Locks:
                 held.lose()  # between two renewals: nobody else would ever see it
         except Unavailable as error:
             log.warning("the lock %s runs out in %.1f s: %s", held.name, held.ttl_s, error)
+
+
+def _client(settings: RedisSettings, answer_s: float) -> Redis:
+    return Redis.from_url(
+        settings.url,
+        decode_responses=True,
+        socket_connect_timeout=2,
+        socket_timeout=answer_s,
+        retry=Retry(NoBackoff(), 0),
+    )
 
 
 async def check_fence(connection: AsyncConnection[Any], held: Held) -> None:

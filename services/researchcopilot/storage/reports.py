@@ -117,7 +117,8 @@ def _without(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _digest(row: Mapping[str, Any]) -> dict[str, Any]:
     wanted = ("question", "conclusion", "sources", "duration_s", "agent")
-    return {"run_id": row["run_id"], **{key: row["payload"].get(key) for key in wanted}}
+    found = {key: row["payload"].get(key) for key in wanted}
+    return {"run_id": row["run_id"], "times": row["times"], **found}
 
 
 async def store(

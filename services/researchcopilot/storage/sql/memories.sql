@@ -1,16 +1,21 @@
 -- Written by finish_1. Every read is by workspace, and sees none that has expired.
 
 -- name: recall
-SELECT m.memory_id, m.run_id, m.question, m.text,
-       to_char(m.created_at AT TIME ZONE w.zone, 'YYYY-MM-DD') AS day
-FROM memories m JOIN workspaces w USING (workspace_id)
-CROSS JOIN LATERAL (
-    SELECT count(*) AS shared FROM unnest(%(tokens)s::text[]) AS q(token)
-    WHERE q.token = ANY (m.tokens)
-) s
-WHERE m.workspace_id = %(workspace_id)s AND m.tokens && %(tokens)s::text[]
-  AND m.expires_at > statement_timestamp()
-ORDER BY s.shared DESC, m.created_at DESC, m.memory_id DESC LIMIT %(limit)s
+-- Of equal texts the one whose words fit best, the newest among those: a question that is asked each
+-- minute must not fill the list.
+SELECT memory_id, run_id, question, text, day FROM (
+    SELECT DISTINCT ON (m.text) m.memory_id, m.run_id, m.question, m.text, m.created_at, s.shared,
+           to_char(m.created_at AT TIME ZONE w.zone, 'YYYY-MM-DD') AS day
+    FROM memories m JOIN workspaces w USING (workspace_id)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS shared FROM unnest(%(tokens)s::text[]) AS q(token)
+        WHERE q.token = ANY (m.tokens)
+    ) s
+    WHERE m.workspace_id = %(workspace_id)s AND m.tokens && %(tokens)s::text[]
+      AND m.expires_at > statement_timestamp()
+    ORDER BY m.text, s.shared DESC, m.created_at DESC, m.memory_id DESC
+) found
+ORDER BY shared DESC, created_at DESC, memory_id DESC LIMIT %(limit)s
 
 -- name: living
 SELECT memory_id FROM memories

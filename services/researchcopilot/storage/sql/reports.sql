@@ -85,11 +85,19 @@ WHERE d.workspace_id = %(workspace_id)s
 ORDER BY d.created_at, d.document_id LIMIT %(limit)s
 
 -- name: digests
-SELECT count(*) OVER () AS total, run_id, payload
-FROM messages
-WHERE workspace_id = %(workspace_id)s AND role = 'digest'
-  AND created_at >= %(start)s AND created_at < %(end)s
-ORDER BY message_id LIMIT %(limit)s
+-- What was asked more than once stands there once, with its newest digest, in the order in which each
+-- was asked first. `total` counts digests, `times` those of this question.
+WITH asked AS (
+    SELECT coalesce(nullif(payload ->> 'question', ''), run_id::text) AS question,
+           count(*)::int AS times, min(message_id) AS first, max(message_id) AS newest
+    FROM messages
+    WHERE workspace_id = %(workspace_id)s AND role = 'digest'
+      AND created_at >= %(start)s AND created_at < %(end)s
+    GROUP BY 1
+)
+SELECT (sum(a.times) OVER ())::int AS total, a.times, m.run_id, m.payload
+FROM asked a JOIN messages m ON m.message_id = a.newest
+ORDER BY a.first LIMIT %(limit)s
 
 -- name: store
 INSERT INTO reports (report_id, workspace_id, run_id, period_start, period_end, zone, language,

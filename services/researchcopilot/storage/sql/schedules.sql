@@ -79,7 +79,8 @@ ORDER BY name LIMIT %(limit)s
 -- name: last_ticks
 -- The newest tick of each that was more than missed, with its run as it stands.
 SELECT x.schedule_id, x.tick, x.cause, x.outcome, x.until, x.run_id, x.fired_at, r.status,
-       r.started_at, r.finished_at
+       r.started_at, r.finished_at,
+       CASE WHEN r.status = 'failed' THEN left(r.error ->> 'message', 500) END AS error
 FROM unnest(%(schedule_ids)s::uuid[]) AS i(schedule_id)
 CROSS JOIN LATERAL (
     SELECT * FROM ticks t WHERE t.schedule_id = i.schedule_id AND t.run_id IS NOT NULL
@@ -88,7 +89,8 @@ CROSS JOIN LATERAL (
 
 -- name: ticks
 SELECT x.schedule_id, x.tick, x.cause, x.outcome, x.until, x.run_id, x.fired_at, r.status,
-       r.started_at, r.finished_at
+       r.started_at, r.finished_at,
+       CASE WHEN r.status = 'failed' THEN left(r.error ->> 'message', 500) END AS error
 FROM ticks x LEFT JOIN runs r ON r.run_id = x.run_id
 WHERE x.schedule_id = %(schedule_id)s::uuid AND x.workspace_id = %(workspace_id)s
   AND (%(before)s::timestamptz IS NULL OR x.tick < %(before)s)
