@@ -63,6 +63,12 @@ def _choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _switch(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError("true or false")
+    return value == "true"
+
+
 def parse_queues(value: str) -> dict[str, int]:
     """`runs=8,system=2` → {"runs": 8, "system": 2}."""
     queues: dict[str, int] = {}
@@ -244,6 +250,58 @@ class JobSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    namespace: str = _setting(
+        "OPERATOR_NAMESPACE",
+        "",
+        _text,
+        "namespace that the workers and the operator's objects are in; empty: the operator's own",
+    )
+    cluster_wide: bool = _setting(
+        "OPERATOR_CLUSTER_WIDE",
+        False,
+        _switch,
+        "take ResearchRun and RunSchedule from all namespaces; needs a ClusterRole",
+    )
+    selector: str = _setting(
+        "OPERATOR_SELECTOR",
+        "app.kubernetes.io/component=worker",
+        _text,
+        "labels of the Pods that are workers of this release; the API server filters by them",
+    )
+    container: str = _setting(
+        "OPERATOR_CONTAINER", "worker", _text, "the container of such a Pod that is the worker"
+    )
+    custom_resources: bool = _setting(
+        "OPERATOR_CUSTOM_RESOURCES",
+        True,
+        _switch,
+        "serve ResearchRun and RunSchedule; needs their CRDs and the rights to them",
+    )
+    deletion_cost: bool = _setting(
+        "OPERATOR_DELETION_COST",
+        False,
+        _switch,
+        "write pod-deletion-cost on worker Pods, so that a scale-in spares the busy ones",
+    )
+    deletion_cost_s: float = _setting(
+        "OPERATOR_DELETION_COST_SECONDS", 10.0, _seconds(0.05, 3600), "how often it is looked at"
+    )
+    watch_limit_s: float = _setting(
+        "OPERATOR_WATCH_LIMIT_SECONDS",
+        180.0,
+        _seconds(1, 3600),
+        "/livez fails when the API server has not answered a watch for so long",
+    )
+    runs_per_namespace: int = _setting(
+        "OPERATOR_RUNS_PER_NAMESPACE",
+        100,
+        _whole(0, 100_000),
+        "ResearchRun objects of a namespace that may be unfinished at once",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HealthSettings:
     host: str = _setting("HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics")
     port: int = _setting("HEALTH_PORT", 0, _whole(0, 65535), "their port; 0 takes a free one")
@@ -277,6 +335,7 @@ class Settings:
     recovery: RecoverySettings
     retention: RetentionSettings
     jobs: JobSettings
+    operator: OperatorSettings
     health: HealthSettings
     log: LogSettings
 
@@ -289,6 +348,7 @@ _GROUPS: dict[str, type] = {
     "recovery": RecoverySettings,
     "retention": RetentionSettings,
     "jobs": JobSettings,
+    "operator": OperatorSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }
@@ -304,6 +364,8 @@ def describe() -> list[tuple[str, str, str]]:
                 if field.default is not dataclasses.MISSING
                 else cast(Callable[[], Any], field.default_factory)()
             )
+            if isinstance(default, bool):
+                default = str(default).lower()
             if isinstance(default, dict):
                 default = ",".join(f"{name}={slots}" for name, slots in default.items())
             rows.append((field.metadata["name"], str(default), field.metadata["doc"]))
