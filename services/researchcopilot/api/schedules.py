@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from researchcopilot.agents.new_schedules import NEW_SCHEDULE, check_rule, new_schedule
 from researchcopilot.api import cursors, idempotency, views
 from researchcopilot.api.actions import load as load_run
 from researchcopilot.api.operations import Answer, Call, Operation, Param
@@ -17,22 +18,19 @@ from researchcopilot.api.render import json_response, moment
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
 from researchcopilot.api.schedule_bodies import (
     COUNT,
-    NEW_SCHEDULE,
     PREVIEW,
     SCHEDULE_CHANGES,
     changed,
     changes,
     check_changed,
-    check_rule,
-    new_schedule,
     next_ticks,
     refused,
 )
 from researchcopilot.api.schedule_views import FULL_SCHEDULE, SCHEDULE, TICK, Seen
-from researchcopilot.api.schemas import Id, Text
 from researchcopilot.api.views import ref
 from researchcopilot.core.errors import BadInput
 from researchcopilot.core.schedules import Schedule
+from researchcopilot.core.schemas import Id, Text
 from researchcopilot.storage import schedules as stored
 from researchcopilot.storage.queue import SCHEDULES
 from researchcopilot.storage.schedules import Edit
@@ -43,7 +41,11 @@ _NAME = Text(1, 200)
 
 async def create_schedule(call: Call) -> Response:
     """Make a schedule."""
-    new = await new_schedule(call, await call.json())
+    faults: list[Fault] = []
+    fields = await call.json()
+    new = await new_schedule(call.services.door, call.workspace_id, fields, faults)
+    if faults:
+        raise refuse(faults)
     try:
         made = await stored.create(call.services.db, new)
     except BadInput as error:
