@@ -189,6 +189,9 @@ class WorkerSettings:
     )
     pod: str = _setting("POD_NAME", "", _text, "set by the chart from the Pod's name")
     pod_uid: str = _setting("POD_UID", "", _text, "set by the chart from the Pod's uid")
+    pod_namespace: str = _setting(
+        "POD_NAMESPACE", "", _text, "set by the chart from the Pod's namespace"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

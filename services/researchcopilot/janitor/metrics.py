@@ -6,14 +6,6 @@ LAST_SUCCESS = Gauge(
     "researchcopilot_duty_last_success_timestamp_seconds", "When a duty last succeeded", ["duty"]
 )
 FAILED = Counter("researchcopilot_duty_failures_total", "Rounds of a duty that failed", ["duty"])
-RECLAIMED = Counter(
-    "researchcopilot_reclaims_total",
-    "Runs taken back, by what became of their worker (left, silent, forgotten) and new status",
-    ["reason", "status"],
-)
-RETURNING = Gauge(
-    "researchcopilot_reclaimed_waiting", "Runs taken back that are on their way to the head"
-)
 EXPIRED = Counter(
     "researchcopilot_runs_expired_total",
     "Runs that failed at their deadline: never_started, deadline",
@@ -27,9 +19,6 @@ NO_AGENT = Gauge(
     "researchcopilot_runs_without_agent",
     "Runs that wait because a worker without their agent took them",
     ["agent"],
-)
-MOVED = Counter(
-    "researchcopilot_dead_entries_total", "Entries of dead workers, by verdict", ["verdict"]
 )
 LOST_PUSHES = Counter(
     "researchcopilot_lost_pushes_total", "Queued runs that stood in no list", ["queue"]

@@ -26,6 +26,16 @@ _SQL = load("moves")
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker that somebody knows to be dead: why, as a word and as a sentence that has the worker
+    before it ("its Pod was deleted")."""
+
+    worker_id: str
+    reason: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """What a sweep did: the verdicts (run_id, new status) with a reason for each, and what has to
     be pushed for it.
@@ -128,10 +138,15 @@ async def replay(
     return [Replayed(row[0], row[1], row[2]) for row in rows], made
 
 
-async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:
-    """Take back runs whose lease has run out: at most `limit`. Reasons: left, silent, forgotten."""
-    rows = await db.rows(_SQL["reclaim"], {"limit": limit, "max_losses": max_losses})
-    return _moved(rows)
+async def reclaim(
+    db: Database, *, limit: int, max_losses: int, gone: Sequence[Gone] | None = None
+) -> Moved:
+    """Take back at most `limit` runs: those that the `gone` hold, whatever their leases, with the
+    reasons given; without `gone` those whose lease has run out: left, silent, forgotten."""
+    params: dict[str, Any] = {"limit": limit, "max_losses": max_losses}
+    for name, attribute in (("workers", "worker_id"), ("reasons", "reason"), ("causes", "cause")):
+        params[name] = None if gone is None else [getattr(worker, attribute) for worker in gone]
+    return _moved(await db.rows(_SQL["reclaim"], params))
 
 
 async def expire(db: Database, *, limit: int) -> Moved:

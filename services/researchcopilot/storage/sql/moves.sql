@@ -23,7 +23,8 @@ FROM finish_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[], %(
 
 -- name: reclaim   running -> queued, failed, cancelled
 SELECT run_id, verdict, workspace_id, queue, reason
-FROM reclaim_1(%(limit)s::int, %(max_losses)s::int)
+FROM reclaim_2(%(limit)s::int, %(max_losses)s::int, %(workers)s::uuid[], %(reasons)s::text[],
+               %(causes)s::text[])
 
 -- name: expire   queued -> failed
 SELECT run_id, verdict, workspace_id, queue, reason FROM expire_1(%(limit)s::int)
