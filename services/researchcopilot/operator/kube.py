@@ -7,6 +7,8 @@ has one time-out and no retries: who calls knows whether it matters.
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,12 @@ class Kube:
     def __init__(self, find: Credentials) -> None:
         self._find = find
         self._opened: kopf.AiohttpSession | None = None
+        self._clock = datetime.now(UTC), time.monotonic()
+
+    def now(self) -> datetime:
+        """The time by the API server's clock, going by its last answer."""
+        then, at = self._clock
+        return then + timedelta(seconds=time.monotonic() - at)
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -125,6 +133,8 @@ class Kube:
                 headers={"Content-Type": MERGE} if method == "PATCH" else None,
                 timeout=aiohttp.ClientTimeout(total=CALL_S),
             ) as response:
+                if date := response.headers.get("Date"):
+                    self._clock = parsedate_to_datetime(date), time.monotonic()
                 return await _answer(method, path, response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__

@@ -3,21 +3,25 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 
 import kopf
 
 from researchcopilot.core.errors import ConfigError
+from researchcopilot.operator.announce import Announcer
 from researchcopilot.operator.context import Context
+from researchcopilot.operator.deletion_cost import DeletionCost
 from researchcopilot.operator.kube import Credentials, Kube, credentials
 from researchcopilot.operator.metrics import WATCH_AGE
 from researchcopilot.operator.pods import register_pods
+from researchcopilot.operator.recovery import Recovery
 from researchcopilot.operator.research_runs import register_research_runs
 from researchcopilot.operator.run_schedules import register_run_schedules
+from researchcopilot.operator.silent import Silent
 from researchcopilot.operator.watches import Watches
 from researchcopilot.operator.watching import add_login, kopf_settings, watch
-from researchcopilot.runtime.loop import run
+from researchcopilot.runtime.loop import every, run
 from researchcopilot.service import Service, serve
 from researchcopilot.storage.submit import Submitter
 
@@ -43,18 +47,38 @@ async def work(service: Service, find: Credentials = credentials) -> None:
     watches = Watches("pods")
     attend(service, watches)
     async with opened(service, namespace, find) as context:
+        announcer = Announcer(context.kube)
+        recovery = Recovery(service, announcer)
+        cost = DeletionCost(context) if settings.deletion_cost else None
         registry = kopf.OperatorRegistry()
         add_login(registry, find, watches)
-        register_pods(registry, context)
+        register_pods(registry, context, recovery, cost)
         if settings.custom_resources:
             register_research_runs(registry, context)
             register_run_schedules(registry, context)
-        await watch(
-            registry,
-            kopf_settings({"pods": settings.selector}),
-            service.stop,
-            namespaces=() if settings.cluster_wide else (namespace,),
+        await asyncio.gather(
+            watch(
+                registry,
+                kopf_settings({"pods": settings.selector}),
+                service.stop,
+                namespaces=() if settings.cluster_wide else (namespace,),
+            ),
+            recovery.run(service.stop),
+            announcer.run(service.stop),
+            *duties(context, recovery, cost),
         )
+
+
+def duties(
+    context: Context, recovery: Recovery, cost: DeletionCost | None
+) -> Iterator[Coroutine[None, None, None]]:
+    """What is looked at again and again, beside what the cluster tells by itself."""
+    settings, stop = context.settings, context.stop
+    look = Silent(context, recovery).look
+    yield every(settings.recovery.lease_s / 3, look, stop, name="silent workers")
+    if cost is not None:
+        seconds = settings.operator.deletion_cost_s
+        yield every(seconds, cost.write, stop, name="deletion costs")
 
 
 def attend(service: Service, watches: Watches) -> None:

@@ -37,14 +37,15 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a sweep did: the verdicts (run_id, new status) with a reason for each, and what has to
-    be pushed for it.
+    """What a sweep did: the verdicts (run_id, new status) with a reason for each, whose hands they
+    were in (of a reclaim), and what has to be pushed for it.
 
     `head` goes to the head of its queue (it has waited already), `tail` to the tail (unparked).
     """
 
     verdicts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
     head: tuple[Due, ...] = ()
     tail: tuple[Due, ...] = ()
 
@@ -167,6 +168,7 @@ def _moved(rows: Sequence[tuple[Any, ...]]) -> Moved:
     return Moved(
         tuple((row[0], row[1]) for row in rows if row[1] != "push"),
         tuple(row[4] for row in rows if row[1] != "push"),
+        tuple(row[5] for row in rows if row[1] != "push" and len(row) > 5),
         head=tuple(due(row) for row in rows if row[1] == "queued"),
         tail=tuple(due(row) for row in rows if row[1] == "push"),
     )

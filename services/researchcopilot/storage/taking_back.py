@@ -6,7 +6,7 @@ lost pushes, which the probe finds.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from prometheus_client import Counter
@@ -36,20 +36,20 @@ async def take_back(
     *,
     max_losses: int,
     gone: Sequence[Gone] | None = None,
-) -> list[Moved]:
-    """All that there is to take back, see `moves.reclaim`. Raises Unavailable; what was moved
-    before has then been pushed, or is found by the probe."""
+    told: Callable[[Moved], None] = lambda moved: None,
+) -> None:
+    """All that there is to take back, see `moves.reclaim`. `told` hears of each group as soon as it
+    is committed. Raises Unavailable; what was moved by then is pushed, or found by the probe."""
     head: list[Due] = []
-    done: list[Moved] = []
     try:
         while True:
             moved = await moves.reclaim(db, limit=BATCH, max_losses=max_losses, gone=gone)
             _tell(moved)
-            done.append(moved)
+            told(moved)
             head += moved.head
             await push_moved(redis, replace(moved, head=()))
             if len(moved.verdicts) < BATCH:
-                return done
+                return
     finally:
         await returning.push(head)
 

@@ -22,7 +22,7 @@ FROM finish_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[], %(
               %(follow_ups)s::text[]::jsonb[])
 
 -- name: reclaim   running -> queued, failed, cancelled
-SELECT run_id, verdict, workspace_id, queue, reason
+SELECT run_id, verdict, workspace_id, queue, reason, worker_id
 FROM reclaim_2(%(limit)s::int, %(max_losses)s::int, %(workers)s::uuid[], %(reasons)s::text[],
                %(causes)s::text[])
 

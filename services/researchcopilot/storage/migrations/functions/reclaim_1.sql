@@ -6,5 +6,6 @@ CREATE OR REPLACE FUNCTION reclaim_1(p_limit int, p_max_losses int)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
 LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM reclaim_2(p_limit, p_max_losses);
+    RETURN QUERY SELECT r.run_id, r.verdict, r.workspace_id, r.queue, r.reason
+                 FROM reclaim_2(p_limit, p_max_losses) r;
 END $$;

@@ -9,13 +9,14 @@
 -- sessions are locked, then the runs, and each is looked at again: a worker that renewed in
 -- between keeps its run, and one that another worker has claimed by now is not of p_workers. SKIP
 -- LOCKED: a run that somebody moves right now needs no help.
--- Returns the new status of each, oldest first, with queue, workspace and a reason: that of
--- p_reasons, or left (its worker said goodbye without it), silent (its worker has not been seen
+-- Returns the new status of each, oldest first, with queue, workspace, the worker and a reason: that
+-- of p_reasons, or left (its worker said goodbye without it), silent (its worker has not been seen
 -- since the lease ended), forgotten (its worker lives, and did not renew this run). Unparked runs
 -- follow as verdict `push`.
 CREATE OR REPLACE FUNCTION reclaim_2(p_limit int, p_max_losses int, p_workers uuid[] DEFAULT NULL,
                                      p_reasons text[] DEFAULT NULL, p_causes text[] DEFAULT NULL)
-RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
+RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text,
+               worker_id uuid)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -82,11 +83,11 @@ BEGIN
         FROM blamed b
         WHERE c.run_id = b.run_id AND c.claim_no = b.claim_no AND c.finished_at IS NULL
     )
-    SELECT b.run_id, b.status, b.workspace_id, b.queue, b.reason FROM blamed b
+    SELECT b.run_id, b.status, b.workspace_id, b.queue, b.reason, b.worker_id FROM blamed b
     ORDER BY b.ready_at, b.seq;
 
     RETURN QUERY
-    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL
+    SELECT u.run_id, 'push', u.workspace_id, u.queue, NULL, NULL::uuid
     FROM unpark_1(ARRAY(
         SELECT r.session_id FROM runs r
         WHERE r.run_id = ANY (v_candidates) AND r.serial
