@@ -57,14 +57,19 @@ NEW_SCHEDULE = Body("NewSchedule", FIELDS)
 
 
 async def new_schedule(
-    door: Door, workspace_id: int, fields: Mapping[str, Any], faults: list[Fault]
+    door: Door,
+    workspace_id: int,
+    fields: Mapping[str, Any],
+    faults: list[Fault],
+    schedule_id: str | None = None,
 ) -> Schedule:
-    """The schedule that these checked fields ask for; of no use if there are faults."""
+    """The schedule that these checked fields ask for, under this id if one is given; of no use if
+    there are faults."""
     fields = {**fields, "overlap": fields["overlap"] or overlap_of(fields["misfire"])}
     if any(fields["name"] == system.name for system in SYSTEM):
         faults.append(of_input(name_taken(fields["name"])))
     made = Schedule(
-        schedule_id=new_id(),
+        schedule_id=schedule_id or new_id(),
         workspace_id=workspace_id,
         session_id=new_id(),
         **{**fields, "metadata": fields["metadata"] or {}},

@@ -17,7 +17,6 @@ from researchcopilot.api import (
     reports,
     schedule_bodies,
     schedule_views,
-    submit,
     views,
 )
 from researchcopilot.api.operations import Answer, Operation, Param

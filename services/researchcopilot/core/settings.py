@@ -302,6 +302,24 @@ class OperatorSettings:
         _whole(0, 100_000),
         "ResearchRun objects of a namespace that may be unfinished at once",
     )
+    workspace: str = _setting(
+        "OPERATOR_WORKSPACE",
+        "default",
+        _text,
+        "workspace that runs and schedules of objects belong to; made if there is none",
+    )
+    cluster: str = _setting(
+        "OPERATOR_CLUSTER",
+        "default",
+        _text,
+        "a name for this cluster; each its own, where operators of several share a database",
+    )
+    resync_s: float = _setting(
+        "OPERATOR_RESYNC_SECONDS",
+        60.0,
+        _seconds(0.05, 3600),
+        "how often objects and rows are compared as a whole",
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
