@@ -53,9 +53,10 @@ async def work(service: Service, find: Credentials = credentials) -> None:
         registry = kopf.OperatorRegistry()
         add_login(registry, find, watches)
         register_pods(registry, context, recovery, cost)
+        projections: list[Coroutine[None, None, None]] = []
         if settings.custom_resources:
-            register_research_runs(registry, context)
-            register_run_schedules(registry, context)
+            projections.append(register_research_runs(registry, context).run(service.stop))
+            projections.append(register_run_schedules(registry, context).run(service.stop))
         await asyncio.gather(
             watch(
                 registry,
@@ -66,6 +67,7 @@ async def work(service: Service, find: Credentials = credentials) -> None:
             recovery.run(service.stop),
             announcer.run(service.stop),
             *duties(context, recovery, cost),
+            *projections,
         )
 
 

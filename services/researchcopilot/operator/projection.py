@@ -24,6 +24,7 @@ from researchcopilot.operator.metrics import OBJECTS, RESYNCS, STATUS_WRITES
 from researchcopilot.operator.objects import GROUP, VERSION, Objects, Seen, read
 from researchcopilot.operator.status import Json, merge
 from researchcopilot.runtime.alarm import Alarm
+from researchcopilot.runtime.loop import ROUND_S, Stop
 from researchcopilot.storage import objects as stored
 
 log = logging.getLogger(__name__)
@@ -93,8 +94,17 @@ class Projection(Generic[T]):
             self._objects.take(body)
         self._alarm.ring()
 
-    async def run(self) -> None:
-        """Until cancelled. A list that fails does not keep what is known from going on."""
+    async def run(self, stop: Stop) -> None:
+        """Until asked to stop; then it is left where it is, as if it had been killed."""
+        rounds = asyncio.create_task(self._rounds())
+        asked = asyncio.create_task(stop.asked.wait())
+        await asyncio.wait((rounds, asked), return_when=asyncio.FIRST_COMPLETED)
+        for task in (rounds, asked):
+            task.cancel()
+        await asyncio.wait((rounds, asked), timeout=ROUND_S)
+
+    async def _rounds(self) -> None:
+        """A list that fails does not keep what is known from going on."""
         while True:
             pause = 0.0
             for step in (self._resync, self._round):

@@ -154,7 +154,9 @@ class ResearchRuns:
 
 def is_current(found: Standing, seen: Seen) -> bool:
     """Is it the run of what the object asks for now, whatever generation that is by now?"""
-    return found.generation == found.acted_on and found.asked == asked(seen.spec)
+    if found.generation != found.acted_on:
+        return False  # a later one was refused
+    return found.generation == seen.generation or found.asked == asked(seen.spec)
 
 
 def is_over(seen: Seen) -> bool:
