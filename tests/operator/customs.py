@@ -6,6 +6,7 @@ status apart from the rest; refuses a patch of another uid and a deletion whose 
 hold. `answers` are given, in turn, to the next writes of a status instead of doing them.
 """
 
+import asyncio
 import copy
 from collections import deque
 from collections.abc import AsyncIterator
@@ -22,6 +23,8 @@ from tests.operator.stage import merged, stamp
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.operator.objects import GROUP, VERSION
+from researchcopilot.operator.projection import Projection
+from researchcopilot.runtime.loop import Stop
 
 RUNS = kmock.resource(GROUP, VERSION, "researchruns")
 SCHEDULES = kmock.resource(GROUP, VERSION, "runschedules")
@@ -34,6 +37,7 @@ class Customs(Cluster):
         self.answers: deque[KubernetesError] = deque()
         self.written: list[tuple[str, Json]] = []  # (name, status patch), also refused ones
         self.lost_events = False
+        self.lists = 0  # answers to lists of ours
         for plural, crd in crds().items():
             self.add(f"{GROUP}/{VERSION}/{plural}", crd["spec"]["names"]["kind"], True, "status")
 
@@ -115,6 +119,10 @@ class Customs(Cluster):
         except KubernetesError as error:
             return await self._render_error(error)
 
+    async def _serve_list(self, request: Any) -> Any:
+        self.lists += request.resource in OURS
+        return await super()._serve_list(request)
+
     async def _change(self, request: Any) -> Json:
         found = self.find(request.resource, request.name, request.namespace)
         if request.action == kmock.action.UPDATE:
@@ -157,3 +165,15 @@ async def customs() -> AsyncIterator[tuple[Served, Customs]]:
             yield served, cluster
         finally:
             await served.close()
+
+
+@asynccontextmanager
+async def running_beside(projection: Projection[Any]) -> AsyncIterator[None]:
+    """The loop of a second operator; kopf cannot be twice in one process."""
+    stop = Stop()
+    task = asyncio.create_task(projection.run(stop))
+    try:
+        yield
+    finally:
+        stop()
+        await asyncio.wait_for(task, 20)

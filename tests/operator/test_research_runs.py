@@ -1,12 +1,11 @@
 """ResearchRun: apply submits, the status shows, deletion cancels; a real worker executes, over a
 real Postgres, a real Valkey, and an API server that is emulated over real HTTP."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.operator.cluster import Served
-from tests.operator.customs import RUNS, Customs, customs
+from tests.operator.customs import RUNS, Customs
 from tests.operator.stage import operating, with_operator
 from tests.support import Gate, echo, eventually, returns, row, running, submit_one, working
 
@@ -16,17 +15,6 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def cluster(anyio_backend: str) -> AsyncIterator[tuple[Served, Customs]]:
-    async with customs() as found:
-        yield found
-
-
-@pytest.fixture
-def ours(settings: Settings) -> Settings:
-    return with_operator(settings, custom_resources=True, resync_s=3600.0)
 
 
 async def phase(cluster: Customs, name: str, *wanted: str) -> dict[str, Any]:

@@ -252,7 +252,7 @@ class Projection(Generic[T]):
 
     def _later(self, seen: Seen, error: Exception) -> None:
         seen.failures += 1
-        pause = min(MOST_PAUSE_S, 0.25 * 2.0 ** min(seen.failures, 10))
+        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(seen.failures, 10))
         seen.not_before = time.monotonic() + pause
         self._objects.dirty.add(seen.uid)
         log.warning(

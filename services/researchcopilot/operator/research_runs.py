@@ -26,6 +26,7 @@ from researchcopilot.storage.keys import workspace_id_of
 from researchcopilot.storage.objects import Owner, Standing
 
 KIND = "ResearchRun"
+WRITES_S = 1.0  # a status is written so often at most
 
 
 def register_research_runs(
@@ -78,7 +79,7 @@ class ResearchRuns:
         """Nobody asks for these when they were seen."""
 
     def pause_s(self, patch: status.Json) -> float:
-        return 1.0
+        return WRITES_S
 
     def _shown(self, seen: Seen, found: Standing) -> Wanted:
         wanted = status.of_run(found, seen.generation, seen.status)

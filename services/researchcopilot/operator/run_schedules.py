@@ -31,6 +31,7 @@ from researchcopilot.storage.queue import SCHEDULES
 from researchcopilot.storage.schedules import last_ticks
 
 KIND = "RunSchedule"
+WRITES_S = 1.0
 # Ticks are shown so often at most: a schedule of each second would write each second.
 TICKS_S = 10.0
 
@@ -104,7 +105,7 @@ class RunSchedules:
 
     def pause_s(self, patch: status.Json) -> float:
         """What only says how it goes on can wait for the next."""
-        return 1.0 if "conditions" in patch or "observedGeneration" in patch else TICKS_S
+        return WRITES_S if "conditions" in patch or "observedGeneration" in patch else TICKS_S
 
     async def _judge(self, seen: Seen) -> Judged:
         """Once a generation: to ask of an input whether an agent takes it is dear."""
