@@ -6,8 +6,9 @@ that end after `timeoutSeconds`, and that answer 410 to what is too old.
         await served.cluster.apply(PODS, a_pod)     # somebody does it, and watchers hear of it
         await served.cluster.remove(PODS, "a")
 
-`refuse` makes it answer an error to everything, `mute` keeps it from telling watchers anything,
-`cut` ends all watches, `forget` makes older resource versions 410.
+`refuse` makes it answer an error to everything, `refuse_kind` and `refuse_patch` to some; watches
+that begin while it is `stalled` are told nothing and do not end; `cut` ends all watches; `forget`
+makes older resource versions 410.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class History:
 
 
 class Cluster(KubernetesEmulator):
-    """See above. Its state may be looked at through `objects` and `requests`."""
+    """See above. Its state may be looked at through `objects` and `asked`."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -62,8 +63,12 @@ class Cluster(KubernetesEmulator):
         self.newest = 0
         self.oldest = 0
         self.refuse: KubernetesError | None = None
-        self.muted = False
+        self.refuse_kind: dict[Any, KubernetesError] = {}
+        self.refuse_patch: KubernetesError | None = None
+        self.stalled = False
         self.watchers = 0
+        self.asked: list[Any] = []
+        self.sent = 0  # objects in lists and watches
         self._cuts = 0
         self._changed = asyncio.Condition()
         self._histories: dict[Any, History] = collections.defaultdict(lambda: History(self))
@@ -106,10 +111,6 @@ class Cluster(KubernetesEmulator):
         next(self.versions)
         self.newest += 1
 
-    async def mute(self, muted: bool) -> None:
-        self.muted = muted
-        await self.wake()
-
     async def cut(self) -> None:
         self._cuts += 1
         await self.wake()
@@ -121,8 +122,12 @@ class Cluster(KubernetesEmulator):
     # What it answers
 
     async def _handle(self, request: Any) -> Any:
-        if self.refuse is not None:
-            return await self._render_error(self.refuse)
+        self.asked.append(request)
+        refused = self.refuse or self.refuse_kind.get(request.resource)
+        if request.method is kmock.method.PATCH:
+            refused = refused or self.refuse_patch
+        if refused is not None:
+            return await self._render_error(refused)
         return await super()._handle(request)
 
     async def _serve_list(self, request: Any) -> Any:
@@ -135,6 +140,7 @@ class Cluster(KubernetesEmulator):
         start = int(request.params.get("continue") or 0)
         limit = int(request.params.get("limit") or 0) or len(found)
         meta = {"resourceVersion": str(self.newest)}
+        self.sent += len(found[start : start + limit])
         if start + limit < len(found):
             meta["continue"] = str(start + limit)
         return {
@@ -150,19 +156,21 @@ class Cluster(KubernetesEmulator):
         if since < self.oldest:
             yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
             return
-        end = time.monotonic() + float(request.params.get("timeoutSeconds") or 3600)
+        lasts = 3600 if self.stalled else float(request.params.get("timeoutSeconds") or 3600)
+        stalled, end = self.stalled, time.monotonic() + lasts
         history, cuts = self._histories[request.resource], self._cuts
         place = 0
         self.watchers += 1
         try:
             while (left := end - time.monotonic()) > 0 and cuts == self._cuts:
-                while place < len(history.events) and not self.muted:
+                while place < len(history.events) and not stalled:
                     version, event = history.events[place]
                     place += 1
                     if version > since and matches(request, event["object"]):
+                        self.sent += 1
                         yield event
                 async with self._changed:
-                    if place >= len(history.events) or self.muted:
+                    if place >= len(history.events) or stalled:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._changed.wait(), left)
         finally:

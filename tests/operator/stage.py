@@ -25,6 +25,9 @@ from researchcopilot.storage.queue import Queue
 
 LABELS = {"app.kubernetes.io/instance": "rc", "app.kubernetes.io/component": "worker"}
 SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())
+OTHERS: Json = {"metadata": {"labels": {"app.kubernetes.io/instance": "another"}}}
+# When the processes here have started, unless it matters: before all that is told of them.
+STARTED = datetime(2026, 11, 30, 11, 0, tzinfo=UTC)
 LEASE_S = 60.0  # so long that no lease has a hand in what is looked at here
 
 
@@ -33,7 +36,7 @@ def with_operator(settings: Settings, lease_s: float = LEASE_S, **fields: Any) -
     return replace(
         settings,
         operator=replace(settings.operator, **fields),
-        recovery=replace(settings.recovery, lease_s=lease_s),
+        recovery=replace(settings.recovery, lease_s=lease_s, spread_s=0.2),
     )
 
 
@@ -143,6 +146,7 @@ async def worker_in(
     queue: Queue,
     pod: Json,
     runs: int = 1,
+    /,
     *,
     started: datetime | None = None,
     lease_s: float = LEASE_S,
@@ -163,13 +167,43 @@ async def worker_in(
     return InPod(info.worker_id, run_ids)
 
 
+async def many_workers(db: Database, pods: list[Json], each: int) -> list[str]:
+    """The same for many Pods in a few statements; the ids of all their runs."""
+    uids = [pod["metadata"]["uid"] for pod in pods]
+    async with db.transaction() as connection:
+        await connection.execute(
+            b"INSERT INTO workers (worker_id, queues, agents, host, pid, version, pod, pod_uid,"
+            b" pod_namespace, process_started_at)"
+            b" SELECT gen_random_uuid(), '{\"runs\": 8}', '{}', 'h', 1, '0', p, u, %(n)s,"
+            b" clock_timestamp() FROM unnest(%(pods)s::text[], %(uids)s::text[]) AS x(p, u)",
+            {"pods": [pod["metadata"]["name"] for pod in pods], "uids": uids, "n": NAMESPACE},
+        )
+        cursor = await connection.execute(
+            b"INSERT INTO runs (run_id, workspace_id, agent, queue, serial, status, run_at,"
+            b" ready_at, deadline, claim_no, attempts, max_attempts, worker_id, lease_until, input,"
+            b" created_at) SELECT gen_random_uuid(), 1, 'echo', 'runs', false, 'running', now(),"
+            b" now(), now() + interval '1 day', 1, 1, 3, w.worker_id, now() + interval '1 hour',"
+            b" '1', now() FROM workers w, generate_series(1, %(each)s)"
+            b" WHERE w.pod_uid = ANY (%(uids)s) RETURNING run_id",
+            {"each": each, "uids": uids},
+        )
+        run_ids = [row[0] for row in await cursor.fetchall()]
+        await connection.execute(
+            b"INSERT INTO claims (run_id, claim_no, workspace_id, worker_id, claim_id, started_at)"
+            b" SELECT run_id, 1, 1, worker_id, gen_random_uuid(), now() FROM runs"
+            b" WHERE run_id = ANY (%(ids)s::uuid[])",
+            {"ids": run_ids},
+        )
+    return run_ids
+
+
 async def in_cluster(
     cluster: Cluster, db: Database, queue: Queue, name: str = "a", runs: int = 1
 ) -> tuple[Json, InPod]:
     """A Pod with a worker in it."""
     pod = a_pod(name)
     await cluster.apply(PODS, pod)
-    return pod, await worker_in(db, queue, pod, runs)
+    return pod, await worker_in(db, queue, pod, runs, started=STARTED)
 
 
 async def statuses(db: Database, run_ids: list[str]) -> list[str]:
@@ -179,8 +213,12 @@ async def statuses(db: Database, run_ids: list[str]) -> list[str]:
     return sorted(row[0] for row in rows)
 
 
+async def all_queued(db: Database, run_ids: list[str]) -> bool:
+    return set(await statuses(db, run_ids)) == {"queued"}
+
+
 async def queued_again(db: Database, found: InPod) -> bool:
-    return set(await statuses(db, found.run_ids)) == {"queued"}
+    return await all_queued(db, found.run_ids)
 
 
 async def missed_a_renewal(db: Database, worker_id: str) -> None:

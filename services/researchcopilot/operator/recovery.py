@@ -9,7 +9,7 @@ Event is told, and posted by others.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from researchcopilot.core.backoff import reconnect_delays
 from researchcopilot.core.errors import Unavailable
@@ -20,7 +20,7 @@ from researchcopilot.runtime.loop import ROUND_S, Stop
 from researchcopilot.service import Service
 from researchcopilot.storage import dead_hands
 from researchcopilot.storage.moves import Gone, Moved
-from researchcopilot.storage.pods import DeadProcess, Said, dead_processes
+from researchcopilot.storage.pods import Said, dead_processes
 from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.taking_back import take_back
 
@@ -95,16 +95,16 @@ class Recovery:
         dead = await dead_processes(self._db, said, lease_s=self._settings.lease_s)
         if not dead:
             return
-        of_pod = {signal.pod_uid: (signal, since) for signal, since in reversed(group)}
-        told = _Told(self._announcer, dead, of_pod)
+        told = _Told(self._announcer, {one.worker_id: group[one.place] for one in dead})
         await take_back(
             self._db,
             self._redis,
             self._returning,
             max_losses=self._settings.max_losses,
-            gone=[told.gone(process) for process in dead],
+            gone=told.gone(),
             told=told,
         )
+        # Their hands last: the janitor would empty them, too, two leases later.
         hands = {process.worker_id: process.queues for process in dead}
         await dead_hands.clear(self._db, self._redis, list(hands.items()), told.run_ids)
 
@@ -112,25 +112,21 @@ class Recovery:
 class _Told:
     """Hears of what was taken back, and tells it further."""
 
-    def __init__(
-        self,
-        announcer: Announcer,
-        dead: Sequence[DeadProcess],
-        of_pod: dict[str, tuple[Signal, float]],
-    ) -> None:
+    def __init__(self, announcer: Announcer, of_worker: Mapping[str, tuple[Signal, float]]) -> None:
         self._announcer = announcer
-        self._pods = {process.worker_id: process.pod_uid for process in dead}
-        self._of_pod = of_pod
+        self._of_worker = of_worker
         self.run_ids: set[str] = set()
 
-    def gone(self, process: DeadProcess) -> Gone:
-        signal, _ = self._of_pod[process.pod_uid]
-        return Gone(process.worker_id, signal.reason, signal.cause)
+    def gone(self) -> list[Gone]:
+        return [
+            Gone(worker_id, signal.reason, signal.cause)
+            for worker_id, (signal, _) in self._of_worker.items()
+        ]
 
     def __call__(self, moved: Moved) -> None:
         now = time.monotonic()
         for (run_id, status), worker_id in zip(moved.verdicts, moved.workers, strict=True):
-            signal, since = self._of_pod[self._pods[worker_id]]
+            signal, since = self._of_worker[worker_id]
             self.run_ids.add(run_id)
             RECOVERY.labels(signal.reason).observe(now - since)
             self._announcer.tell(signal, status)

@@ -4,9 +4,10 @@ A state, not a history: an event that is missing, comes twice or comes late chan
 each state is judged for itself, and what follows from a signal is safe to do twice.
 
 Sure are: the Pod is deleted (whatever its phase says: it often still says Running), it has ended,
-its container has ended. Of a Pod that is only being deleted nothing follows: its worker drains, and
-hands back what it has. Not sure, and so believed only of a worker that has also missed a renewal:
-the time to drain is over and the Pod is still there; its node does not answer.
+its container has ended; of a container only what started before its end, since Kubernetes starts
+another one in its place. Of a Pod that is only being deleted nothing follows: its worker drains,
+and hands back what it has. Not sure, and so believed only of a worker that has also missed a
+renewal: the time to drain is over and the Pod is still there; its node does not answer.
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,15 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A Pod, as the row of a worker knows it."""
+
+    uid: str
+    name: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """Processes of a Pod are dead: all of them, or (`before`) those that started earlier than the
     container that runs now. `reason` is a word for metrics, `cause` a sentence that has the worker
@@ -84,34 +94,27 @@ def read(kind: str | None, pod: Pod, container: str) -> Signal | None:
     if status.get("phase") in ("Failed", "Succeeded"):
         return _pod_ended(pod, status, own, disrupted)
     if ended:
-        return _signal(pod, own, _word(ended), f"its container ended, {_exit(ended)}")
+        return _ended(pod, own, ended, f"its container ended, {_exit(ended)}")
     return _restarted(pod, own)
 
 
-def suspect(pod: Pod | None, uid: str, container: str, now: datetime) -> str | Signal | None:
+def suspect(pod: Pod | None, asked: Asked, container: str, now: datetime) -> list[Signal]:
     """What to think of the Pod of a worker that has missed a renewal; `now` is the API server's.
-
-    A text where there is no such Pod (any more): why; there is nothing to make a signal of.
-    """
-    if pod is None or pod["metadata"].get("uid") != uid:
-        return "its Pod is gone"
-    if signal := read("MODIFIED", pod, container):
-        return signal
+    None: there is no Pod of that name."""
+    if pod is None or pod["metadata"].get("uid") != asked.uid:
+        owner = Owner("v1", "Pod", asked.name, asked.uid)
+        cause = "its Pod is gone"
+        return [Signal(asked.uid, asked.name, asked.namespace, "pod_deleted", cause, owner, False)]
     status = pod.get("status") or {}
     own = _container(status, container)
+    found = [read("MODIFIED", pod, container)]
     if cause := _node_lost(status):
-        return _signal(pod, own, "node_lost", cause, sure=False)
+        found.append(_signal(pod, own, "node_lost", cause, sure=False))
     until = moment(pod["metadata"].get("deletionTimestamp"))
     if until is not None and now > until + timedelta(seconds=KILL_S):
         cause = "it was told to end and did not hand back in time, and its Pod is still there"
-        return _signal(pod, own, "drain_overrun", cause, sure=False)
-    return None
-
-
-def gone(pod_uid: str, pod: str, namespace: str, cause: str) -> Signal:
-    """A Pod that is not there any more, of which nothing else is known."""
-    owner = Owner("v1", "Pod", pod, pod_uid)
-    return Signal(pod_uid, pod, namespace, "pod_deleted", cause, owner, sure=False)
+        found.append(_signal(pod, own, "drain_overrun", cause, sure=False))
+    return [signal for signal in found if signal is not None]
 
 
 def moment(text: str | None) -> datetime | None:
@@ -126,6 +129,12 @@ def owner_of(pod: Pod) -> Owner:
     return Owner("v1", "Pod", meta["name"], meta["uid"])
 
 
+def _ended(pod: Pod, own: Pod, ended: Pod, cause: str) -> Signal:
+    """Dead is who started before that end: told late, another container may be at work by now."""
+    finished = moment(ended.get("finishedAt"))
+    return _signal(pod, own, _word(ended), cause, sure=finished is not None, before=finished)
+
+
 def _restarted(pod: Pod, own: Pod) -> Signal | None:
     """A container of before has ended, and another one runs or is waited for in its place."""
     ended = (own.get("lastState") or {}).get("terminated")
@@ -134,7 +143,7 @@ def _restarted(pod: Pod, own: Pod) -> Signal | None:
         return None
     cause = f"its container was restarted, {_exit(ended)}"
     if "running" not in state:
-        return _signal(pod, own, _word(ended), cause) if "waiting" in state else None
+        return _ended(pod, own, ended, cause) if ended and "waiting" in state else None
     started = moment((state["running"] or {}).get("startedAt"))
     return _signal(pod, own, _word(ended), cause, before=started) if started else None
 
@@ -151,7 +160,7 @@ def _pod_ended(pod: Pod, status: Pod, own: Pod, disrupted: tuple[str, str] | Non
     return _signal(pod, own, ENDINGS.get(said, "pod_ended"), _join("its Pod ended", why))
 
 
-def _node_lost(status: Pod) -> str | None:
+def _node_lost(status: Pod) -> str:
     """Seen on the Pod, so that no rights to Nodes are needed. A node that does not answer: the node
     controller says that the Pod is not ready, while its containers still are, as far as anybody
     knows. Later the Pod is to be deleted because of the node's taint."""
@@ -164,7 +173,7 @@ def _node_lost(status: Pod) -> str | None:
     ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
     if ready.get("status") in ("False", "Unknown") and containers.get("status") == "True":
         return "its node does not answer"
-    return None
+    return ""
 
 
 def _disruption(status: Pod) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ from researchcopilot.core.errors import ResearchCopilotError
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.metrics import FAILED
 from researchcopilot.operator.recovery import Recovery
-from researchcopilot.operator.signals import Signal, gone, suspect
+from researchcopilot.operator.signals import Asked, Signal, suspect
 from researchcopilot.storage.pods import silent_pods
 
 log = logging.getLogger(__name__)
@@ -31,29 +31,28 @@ class Silent:
 
     async def look(self) -> None:
         """One round. Raises Unavailable if Postgres is away."""
+        namespace = self._context.namespace
         found = await silent_pods(
             self._context.db,
-            self._context.namespace,
+            namespace,
             lease_s=self._context.settings.recovery.lease_s,
             limit=MOST,
         )
-        for signal in await asyncio.gather(*(self._ask(uid, name) for uid, name in found)):
-            if signal is not None:
+        asked = (Asked(uid, name, namespace) for uid, name in found)
+        for signals in await asyncio.gather(*(self._ask(pod) for pod in asked)):
+            for signal in signals:
                 self._recovery.put(signal)
 
-    async def _ask(self, uid: str, name: str) -> Signal | None:
+    async def _ask(self, asked: Asked) -> list[Signal]:
         container = self._context.settings.operator.container
         async with self._few:
             try:
-                pod = await self._pod(name)
+                pod = await self._pod(asked.name)
             except ResearchCopilotError as error:
                 FAILED.labels("silent").inc()
                 log.warning("a silent worker's Pod cannot be asked about: %s", error)
-                return None
-        found = suspect(pod, uid, container, self._context.kube.now())
-        if isinstance(found, str):
-            return gone(uid, name, self._context.namespace, found)
-        return found
+                return []
+        return suspect(pod, asked, container, self._context.kube.now())
 
     async def _pod(self, name: str) -> dict[str, Any] | None:
         """By a list, so that no right to `get` is needed."""

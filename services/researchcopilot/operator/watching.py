@@ -22,6 +22,8 @@ from researchcopilot.runtime.loop import Beat, Stop
 log = logging.getLogger(__name__)
 KOPFS = str(Path(kopf.__file__).parent)
 PAGE = 500
+# A task of kopf's own that it forgets when it ends by itself, and then waits for.
+WAITER = "stop-flag waiter"
 # Ran for so long: what ended it now is not what ended it before.
 WELL_S = 60.0
 
@@ -88,6 +90,7 @@ async def _run_once(
     stop: Stop,
     namespaces: Collection[str],
 ) -> None:
+    ours = NotKopfs()
     tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=settings,
@@ -96,14 +99,24 @@ async def _run_once(
         stop_flag=stop.asked,
     )
     stop.listen()  # kopf has put itself in our place
-    await kopf.run_tasks(tasks, ignored=NotKopfs())
+    try:
+        await kopf.run_tasks(tasks, ignored=ours)
+    finally:
+        for task in asyncio.all_tasks():
+            if task.get_name() == WAITER:
+                task.cancel()
 
 
 class NotKopfs(Collection["asyncio.Task[Any]"]):
     """At its end kopf cancels every task of the loop that is not in here. Those of ours may have
-    come into being long after kopf was started, so this looks at whose code they run."""
+    come into being long after kopf was started, so this looks at whose code they run, too."""
+
+    def __init__(self) -> None:
+        self._before = asyncio.all_tasks()
 
     def __contains__(self, task: object) -> bool:
+        if task in self._before or getattr(task, "get_name", str)() == WAITER:
+            return True
         code = getattr(getattr(task, "get_coro", lambda: None)(), "cr_code", None)
         return code is None or not code.co_filename.startswith(KOPFS)
 

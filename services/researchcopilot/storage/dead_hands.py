@@ -25,8 +25,8 @@ async def clear(
     dead: Sequence[tuple[str, Sequence[str]]],
     taken_back: Collection[str] = (),
 ) -> None:
-    """Empty the hands of `dead`: (worker_id, its queues). Entries of `taken_back` were pushed by
-    whoever took the runs back, and are dropped. Raises Unavailable."""
+    """Empty the hands of `dead`: (worker_id, its queues). Entries of the runs `taken_back` were
+    pushed by whoever took these back, and are dropped. Raises Unavailable."""
     hands = [(queue, worker_id) for worker_id, queues in dead for queue in queues]
     if not hands:
         return

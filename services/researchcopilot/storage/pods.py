@@ -26,8 +26,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class DeadProcess:
+    """A worker, and which of those that were asked about says that it is dead."""
+
     worker_id: str
-    pod_uid: str
+    place: int
     queues: tuple[str, ...]
 
 
@@ -46,7 +48,7 @@ async def dead_processes(
             "cleared_s": 2 * lease_s,
         },
     )
-    return [DeadProcess(row[0], row[1], tuple(row[2])) for row in rows]
+    return [DeadProcess(row[0], row[1] - 1, tuple(row[2])) for row in rows]
 
 
 async def silent_pods(

@@ -43,15 +43,18 @@ ORDER BY seen_at DESC LIMIT 1000
 -- another container runs there now, those that started before it. Where it is not sure (sure is
 -- false, or the worker's row is of a version that did not tell its start), the worker must have
 -- missed a renewal too. Those that hold nothing any more and were cleared long ago are left out.
-SELECT w.worker_id, w.pod_uid, array(SELECT jsonb_object_keys(w.queues)) AS queues
+-- `place`: the first that says so of a worker, counted from 1.
+SELECT DISTINCT ON (w.worker_id) w.worker_id, p.place,
+       array(SELECT jsonb_object_keys(w.queues)) AS queues
 FROM unnest(%(pod_uids)s::text[], %(befores)s::timestamptz[], %(sures)s::boolean[])
-     AS p(pod_uid, before, sure)
+     WITH ORDINALITY AS p(pod_uid, before, sure, place)
 JOIN workers w USING (pod_uid)
 WHERE (p.before IS NULL OR coalesce(w.process_started_at < p.before, true))
   AND (p.sure AND (p.before IS NULL OR w.process_started_at IS NOT NULL)
        OR w.seen_at < clock_timestamp() - make_interval(secs => %(silent_s)s))
   AND (w.stopped_at IS NULL AND w.seen_at > clock_timestamp() - make_interval(secs => %(cleared_s)s)
        OR EXISTS (SELECT 1 FROM runs r WHERE r.status = 'running' AND r.worker_id = w.worker_id))
+ORDER BY w.worker_id, p.place
 
 -- name: silent_in_pods
 -- Who holds runs and has missed a renewal: Pods that the cluster is to be asked about.
