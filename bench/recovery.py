@@ -19,7 +19,6 @@ from researchcopilot.core.models import Submission
 from researchcopilot.dev.parts import Part
 from researchcopilot.dev.stack import Plan, Stack
 from researchcopilot.janitor.main import duties
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.health import Health
 from researchcopilot.runtime.loop import Stop
 from researchcopilot.service import Service
@@ -27,6 +26,7 @@ from researchcopilot.storage import recovery
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.submit import Submitter
 
 HAND = 64

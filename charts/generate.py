@@ -150,9 +150,14 @@ def plain() -> str:
     ]
     for one in objects:
         one["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "kustomize"
-        del one["metadata"]["labels"]["helm.sh/chart"], one["metadata"]["namespace"]
+        del one["metadata"]["labels"]["helm.sh/chart"]
+        one["metadata"].pop("namespace", None)  # what belongs to the cluster has none
     head = "# Made from the chart by `make chart`: change the chart, or put an overlay upon this.\n"
     return head + yaml.safe_dump_all(objects, sort_keys=False, width=100)
+
+
+def schema_text(source: Mapping[str, Any]) -> str:
+    return json.dumps(schema(source), indent=1, ensure_ascii=False) + "\n"
 
 
 def outputs() -> dict[Path, str]:
@@ -160,8 +165,7 @@ def outputs() -> dict[Path, str]:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     page = CHART / "README.md"
     return {
-        CHART / "values.schema.json": json.dumps(schema(source), indent=1, ensure_ascii=False)
-        + "\n",
+        CHART / "values.schema.json": schema_text(source),
         page: readme(page.read_text(), table(source, defaults)),
         CHART / "files/schema": schema_mark() + "\n",
         K8S / "manifests.yaml": plain(),
@@ -170,11 +174,15 @@ def outputs() -> dict[Path, str]:
 
 
 def main(argv: list[str]) -> int:
-    stale = [p for p, text in outputs().items() if not p.exists() or p.read_text() != text]
     if "--check" in argv:
+        stale = [p for p, text in outputs().items() if not p.exists() or p.read_text() != text]
         for path in stale:
             print(f"{path.relative_to(CHARTS.parent)} is stale: run `make chart`", file=sys.stderr)
         return 1 if stale else 0
+    # The chart is rendered with its schema, so that comes first.
+    source = yaml.safe_load((CHARTS / "schema.yaml").read_text())
+    (CHART / "values.schema.json").write_text(schema_text(source))
+    stale = [p for p, text in outputs().items() if not p.exists() or p.read_text() != text]
     while stale:  # what is made first may be part of what is made later
         for path in stale:
             path.write_text(outputs()[path])

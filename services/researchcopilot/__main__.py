@@ -20,6 +20,7 @@ PARTS = {
     "worker": Part("researchcopilot.worker.main", "agent", "takes runs and executes agents"),
     "scheduler": Part("researchcopilot.scheduler.main", None, "fires schedules, moves due runs"),
     "janitor": Part("researchcopilot.janitor.main", None, "takes back what died, mends Redis"),
+    "operator": Part("researchcopilot.operator.main", "operator", "a Pod died: its runs come back"),
     "migrate": Part("researchcopilot.cli.migrate", None, "brings the database to this version"),
     "keys": Part("researchcopilot.cli.keys", None, "API keys: create, list, revoke"),
     "corpus": Part("researchcopilot.cli.corpus", None, "documents: add, list"),

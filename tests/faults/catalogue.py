@@ -81,9 +81,9 @@ _LOST_OR_TWICE = (
         "the lease is looked at again behind the locks",
         "tests/faults/test_leases.py"
         "::test_07_a_run_that_is_renewed_while_it_is_being_taken_back_stays",
-        FUNCTIONS + "reclaim_1.sql",
-        "WHERE r.run_id = ANY (v_candidates) AND r.status = 'running' AND r.lease_until < t",
-        "WHERE r.run_id = ANY (v_candidates) AND r.status = 'running'",
+        FUNCTIONS + "reclaim_2.sql",
+        "WHEN p_workers IS NULL THEN r.lease_until < t ELSE r.worker_id = ANY (p_workers) END",
+        "WHEN p_workers IS NULL THEN true ELSE r.worker_id = ANY (p_workers) END",
     ),
     Fault(
         8,
@@ -143,7 +143,7 @@ _DEATHS = (
         "celery#1628, secator#1199",
         "a death is counted in the row; the third ends the run as worker_lost",
         "tests/storage/test_moves.py::test_reclaim_counts_losses_until_worker_lost",
-        FUNCTIONS + "reclaim_1.sql",
+        FUNCTIONS + "reclaim_2.sql",
         "WHEN r.losses + 1 >= p_max_losses THEN 'failed'",
     ),
     Fault(

@@ -26,12 +26,12 @@ from researchcopilot.core.settings import Settings
 from researchcopilot.janitor.entries import clear_dead
 from researchcopilot.janitor.leases import Leases
 from researchcopilot.janitor.probes import find_lost
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.loop import Stop
 from researchcopilot.storage import workers
 from researchcopilot.storage.checks import check_redis
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.returning import Returning
 
 pytestmark = pytest.mark.anyio
 Round = Callable[[], Awaitable[None]]

@@ -58,7 +58,7 @@ async def test_07_a_run_that_is_renewed_while_it_is_being_taken_back_stays(
 ) -> None:
     """hexpm#1825, river#682: a rescuer that goes by what it saw once re-runs healthy jobs.
 
-    Guard: the lease is looked at again behind the locks. Red without reclaim_1.sql's second
+    Guard: the lease is looked at again behind the locks. Red without reclaim_2.sql's second
     `r.lease_until < t`.
     """
     worker_id, run = new_id(), new_run()
@@ -69,7 +69,7 @@ async def test_07_a_run_that_is_renewed_while_it_is_being_taken_back_stays(
             b"SELECT 1 FROM sessions WHERE session_id = %s FOR NO KEY UPDATE", [run.session_id]
         )
         sweep = asyncio.create_task(moves.reclaim(db, limit=10, max_losses=3))
-        await eventually(lambda: waits_in(db, "reclaim_1"))
+        await eventually(lambda: waits_in(db, "reclaim_2"))
         renewed = await db.rows(
             b"SELECT verdict FROM renew_1(%(w)s, ARRAY[%(r)s::uuid], ARRAY[1], interval '60 s')",
             {"w": worker_id, "r": run.run_id},

@@ -17,7 +17,7 @@ MAKERS = {
     "claim": "claim_1",
     "finish": "finish_1",
     "release": "finish_1",
-    "reclaim": "reclaim_1",
+    "reclaim": "reclaim_2",
     "expire": "expire_1",
     "cancel": "cancel_1",
     "replay": "replay_1",

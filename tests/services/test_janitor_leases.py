@@ -25,11 +25,11 @@ from researchcopilot.core.settings import Settings
 from researchcopilot.janitor import deadlines
 from researchcopilot.janitor.deadlines import expire
 from researchcopilot.janitor.leases import Leases
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.loop import Stop
 from researchcopilot.storage import moves, workers
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.returning import Returning
 
 pytestmark = pytest.mark.anyio
 

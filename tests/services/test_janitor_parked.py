@@ -12,15 +12,16 @@ from researchcopilot.agents.contract import Context
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import Due, Entry
 from researchcopilot.core.settings import Settings
-from researchcopilot.janitor import parked, returning
+from researchcopilot.janitor import parked
 from researchcopilot.janitor.deadlines import expire
 from researchcopilot.janitor.leases import Leases
 from researchcopilot.janitor.no_agent import count_without_agent
 from researchcopilot.janitor.parked import free_forgotten
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.loop import Stop
+from researchcopilot.storage import returning
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.returning import Returning
 
 pytestmark = pytest.mark.anyio
 FORGOTTEN = "researchcopilot_parked_forgotten_total"

@@ -155,7 +155,7 @@ async def test_the_lease_is_kept_while_an_agent_blocks_the_loop(
                 ).fetchone()
                 assert found is not None
                 left.append(found[0])
-                connection.execute("SELECT reclaim_1(10, 3)")
+                connection.execute("SELECT reclaim_2(10, 3)")
 
     async with working(quick, db, queue, {"it": agent}):
         run_id = await submit_one(db, queue, "it")

@@ -20,7 +20,7 @@ RUNS = 3_000
 # name → (table, query, parameters); nothing of it is there to be found.
 SEARCHES: dict[str, tuple[str, bytes, dict[str, Any]]] = {
     "deadlines": ("runs", b"SELECT * FROM expire_1(500)", {}),
-    "leases": ("runs", b"SELECT * FROM reclaim_1(500, 3)", {}),
+    "leases": ("runs", b"SELECT * FROM reclaim_2(500, 3)", {}),
     "lost pushes": ("runs", load("recovery")["lost"],
                     {"queue": "runs", "before_us": 1, "limit": 500}),
     "due soon": ("runs", load("recovery")["soon"], {"queue": "runs", "workspace_id": 1}),

@@ -6,13 +6,13 @@ Each may be sent twice: a second cancel gives the same answer, a second replay t
 from starlette.responses import Response
 
 from researchcopilot.api import views
-from researchcopilot.api.bodies import Body, Field
 from researchcopilot.api.operations import Answer, Call, Operation
 from researchcopilot.api.problems import Problem
 from researchcopilot.api.render import json_response, moment
 from researchcopilot.api.runs import RUN_ID
-from researchcopilot.api.schemas import Flag
+from researchcopilot.core.fields import Body, Field
 from researchcopilot.core.models import Run
+from researchcopilot.core.schemas import Flag
 from researchcopilot.core.states import TERMINAL, Status
 from researchcopilot.storage import claims, dead_letters, moves
 from researchcopilot.storage.claims import ClaimRecord

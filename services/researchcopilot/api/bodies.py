@@ -6,104 +6,17 @@ trip) and refused with its path by whoever checks the field.
 """
 
 import asyncio
-import difflib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Receive, Scope
 
 from researchcopilot.api.problems import ClientGone, Fault, Problem, refuse
-from researchcopilot.api.schemas import Flaw, Kind, Schema, wrong_type
+from researchcopilot.core.schemas import Flaw
 
 # A body that is on its way may take so long; it costs nothing but a connection meanwhile.
 BODY_SECONDS = 60.0
 UTF_8 = ("utf-8", "utf8", "us-ascii")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a body. null is the same as leaving it out."""
-
-    name: str
-    kind: Kind
-    doc: str
-    required: bool = False
-    default: Any = None
-
-    def schema(self) -> Schema:
-        schema = {"description": self.doc, **self.kind.schema()}
-        if self.default is not None:
-            schema["default"] = self.default
-        if not self.required and "type" in schema:
-            schema["type"] = [schema["type"], "null"]
-            if "enum" in schema:
-                schema["enum"] = [*schema["enum"], None]
-        return schema
-
-
-class Body(Kind):
-    """An object with exactly these fields."""
-
-    def __init__(self, name: str, fields: Iterable[Field]) -> None:
-        self.name = name
-        self.fields = {field.name: field for field in fields}
-
-    def check(self, value: Any, where: str, faults: list[Fault]) -> Any:
-        if not isinstance(value, dict):
-            return wrong_type("an object", value, where, faults)
-        before = len(faults)
-        if not value.keys() <= self.fields.keys():
-            faults.extend(self._unknown(key, where) for key in value if key not in self.fields)
-        checked = {}
-        for name, field in self.fields.items():
-            given = value.get(name)
-            if given is not None:
-                checked[name] = field.kind.check(given, f"{where}.{name}", faults)
-            elif field.required:
-                faults.append(Fault(f"{where}.{name}", "is required", "required"))
-            else:
-                checked[name] = field.default
-        return checked if len(faults) == before else None
-
-    def _unknown(self, key: str, where: str) -> Fault:
-        close = difflib.get_close_matches(key[:100], self.fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"fields are {', '.join(self.fields)}"
-        return Fault(f"{where}.{key}", f"is not a field here; {hint}", "unknown_field")
-
-    def schema(self) -> Schema:
-        return {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {name: field.schema() for name, field in self.fields.items()},
-            "required": [name for name, field in self.fields.items() if field.required],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf(Kind):
-    item: Body
-    low: int
-    high: int
-
-    def check(self, value: Any, where: str, faults: list[Fault]) -> Any:
-        if not isinstance(value, list):
-            return wrong_type("an array", value, where, faults)
-        if not self.low <= len(value) <= self.high:
-            message = f"must have {self.low} to {self.high} items; it has {len(value)}"
-            return faults.append(Fault(where, message))
-        return [
-            self.item.check(item, f"{where}[{index}]", faults) for index, item in enumerate(value)
-        ]
-
-    def schema(self) -> Schema:
-        return {
-            "type": "array",
-            "minItems": self.low,
-            "maxItems": self.high,
-            "items": {"$ref": f"#/components/schemas/{self.item.name}"},
-        }
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -6,11 +6,11 @@ from typing import Any
 from starlette.responses import Response
 
 from researchcopilot.api import views
-from researchcopilot.api.bodies import Body, Field
 from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Fault, refuse
 from researchcopilot.api.render import json_response, moment
-from researchcopilot.api.schemas import Flag, Kind, Moment, Schema, Text, Whole
+from researchcopilot.core.fields import Body, Field
+from researchcopilot.core.schemas import Flag, Kind, Moment, Schema, Text, Whole
 from researchcopilot.storage import dead_letters
 from researchcopilot.storage.dead_letters import BATCH, DeadLetters, Filter
 

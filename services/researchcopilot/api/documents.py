@@ -14,12 +14,10 @@ from urllib.parse import unquote
 from starlette.responses import Response
 
 from researchcopilot.api import bodies, cursors, views
-from researchcopilot.api.bodies import Body, Field
 from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Fault, Problem, refuse
 from researchcopilot.api.render import dump, json_response, moment
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
-from researchcopilot.api.schemas import Id, Text
 from researchcopilot.api.views import Shown, View, maybe, text, time, uuid, whole
 from researchcopilot.core.documents import (
     AddedDocument,
@@ -29,7 +27,9 @@ from researchcopilot.core.documents import (
     read_document,
 )
 from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.fields import Body, Field
 from researchcopilot.core.models import Submission
+from researchcopilot.core.schemas import Id, Text
 from researchcopilot.storage import documents as stored
 
 _TYPES = ("text/markdown", "text/plain")

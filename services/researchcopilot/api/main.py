@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from researchcopilot import __version__
+from researchcopilot.agents.catalogue import Catalogue
+from researchcopilot.agents.new_runs import Door
 from researchcopilot.api import openapi
 from researchcopilot.api.app import App
 from researchcopilot.api.auth import Keys
-from researchcopilot.api.catalogue import Catalogue
 from researchcopilot.api.operations import Services
 from researchcopilot.api.render import dump
 from researchcopilot.api.routes import OPERATIONS
@@ -102,13 +103,15 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     watch_pool(db)
     await db.open()
     await queue.open()
+    catalogue = Catalogue(db)
     services = Services(
         db=db,
         submitter=Submitter(db, queue, max_waiting=settings.api.max_waiting),
         read_run=RunReader(db, max_waiting=settings.api.max_waiting),
         settings=settings.api,
         keys=Keys(db),
-        catalogue=Catalogue(db),
+        catalogue=catalogue,
+        door=Door(catalogue, settings.api.max_input_bytes),
         watcher=Watcher(db),
         openapi=dump(openapi.document(OPERATIONS)),
     )

@@ -10,9 +10,9 @@ from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Problem
 from researchcopilot.api.render import json_response, moment
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
-from researchcopilot.api.schemas import Id
 from researchcopilot.api.views import Shown, View, text, time, uuid
 from researchcopilot.core.ids import parse_id
+from researchcopilot.core.schemas import Id
 from researchcopilot.storage import memories as stored
 from researchcopilot.storage.memories import Memory
 

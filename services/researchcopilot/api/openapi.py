@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from researchcopilot import __version__
+from researchcopilot.agents import new_runs, new_schedules
 from researchcopilot.api import (
     actions,
     dead_letters,
@@ -16,12 +17,11 @@ from researchcopilot.api import (
     reports,
     schedule_bodies,
     schedule_views,
-    submit,
     views,
 )
 from researchcopilot.api.operations import Answer, Operation, Param
 from researchcopilot.api.problems import PROBLEMS, TYPE_PREFIX
-from researchcopilot.api.schemas import Schema
+from researchcopilot.core.schemas import Schema
 
 HEADERS: dict[str, tuple[str, Schema]] = {
     "Location": ("where the new thing is", {"type": "string"}),
@@ -136,14 +136,14 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
 def schemas() -> dict[str, Schema]:
     """Every named schema."""
     bodies = (
-        submit.NEW_RUN,
-        submit.NEW_RUN_IN_SESSION,
-        submit.NEW_RUNS,
+        new_runs.NEW_RUN,
+        new_runs.NEW_RUN_IN_SESSION,
+        new_runs.NEW_RUNS,
         documents.NEW_DOCUMENT,
         actions.REPLAY,
         dead_letters.REPLAY_MANY,
         dead_letters.DISCARD_MANY,
-        schedule_bodies.NEW_SCHEDULE,
+        new_schedules.NEW_SCHEDULE,
         schedule_bodies.SCHEDULE_CHANGES,
         schedule_bodies.PREVIEW,
     )

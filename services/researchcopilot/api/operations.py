@@ -12,13 +12,15 @@ from urllib.parse import parse_qsl
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from researchcopilot.agents.new_runs import Door
 from researchcopilot.api import bodies
 from researchcopilot.api.problems import Fault, Problem, refuse
-from researchcopilot.api.schemas import Kind, Schema
+from researchcopilot.core.fields import Body
+from researchcopilot.core.schemas import Kind, Schema
 
 if TYPE_CHECKING:  # the rooms below know operations; this one only names them
+    from researchcopilot.agents.catalogue import Catalogue
     from researchcopilot.api.auth import Keys
-    from researchcopilot.api.catalogue import Catalogue
     from researchcopilot.api.watch import Watcher
 from researchcopilot.core.settings import ApiSettings
 from researchcopilot.storage.db import Database
@@ -56,7 +58,7 @@ class Operation:
     handler: Callable[["Call"], Awaitable[Response]]
     doc: str
     answers: Mapping[int, Answer]
-    body: bodies.Body | None = None
+    body: Body | None = None
     body_needed: bool = True
     body_types: Mapping[str, Schema] = field(default_factory=dict)
     params: tuple[Param, ...] = ()
@@ -82,6 +84,7 @@ class Services:
     settings: ApiSettings
     keys: "Keys"
     catalogue: "Catalogue"
+    door: Door
     watcher: "Watcher"
     openapi: bytes
 

@@ -7,13 +7,14 @@ id that the client is given.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
 from researchcopilot.api.render import dump
 from researchcopilot.core.errors import BadInput, Busy, TooLarge, Unavailable
+from researchcopilot.core.faults import Fault as Fault
+from researchcopilot.core.faults import common_code, summary
 from researchcopilot.core.text import clean_text
 
 TYPE_PREFIX = "urn:researchcopilot:problem:"
@@ -41,15 +42,6 @@ PROBLEMS: dict[str, tuple[int, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that is wrong: `field` is a JSON path ($.input), a parameter or a header."""
-
-    field: str
-    message: str
-    code: str = "invalid"
-
-
 class Problem(Exception):
     """A request that ends with a problem document."""
 
@@ -74,12 +66,8 @@ class ClientGone(Exception):
 
 def refuse(faults: Sequence[Fault]) -> Problem:
     """The problem of one or more faults. Too large alone is 413, all the rest 422."""
-    codes = {fault.code for fault in faults}
-    code = codes.pop() if len(codes) == 1 else "invalid"
-    detail = "; ".join(f"{fault.field} {fault.message}" for fault in faults[:3])
-    if len(faults) > 3:
-        detail += f"; and {len(faults) - 3} more, see errors"
-    return Problem(code if code in PROBLEMS else "invalid", detail + ".", faults)
+    code = common_code(faults)
+    return Problem(code if code in PROBLEMS else "invalid", summary(faults), faults)
 
 
 def of_error(error: BaseException) -> Problem:

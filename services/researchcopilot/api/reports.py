@@ -14,8 +14,8 @@ from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Problem
 from researchcopilot.api.render import json_response, moment
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
-from researchcopilot.api.schemas import Id, Schema
 from researchcopilot.api.views import Shown, View, text, time, uuid
+from researchcopilot.core.schemas import Id, Schema
 from researchcopilot.storage import reports as stored
 from researchcopilot.storage.reports import Report
 

@@ -13,10 +13,10 @@ from researchcopilot.api import cursors, views
 from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import ClientGone, Problem
 from researchcopilot.api.render import dump, json_response
-from researchcopilot.api.schemas import Choice, Id, Moment, Number, Text, Whole
 from researchcopilot.api.submit import retry_after
 from researchcopilot.core.ids import parse_id
 from researchcopilot.core.models import Run
+from researchcopilot.core.schemas import Choice, Id, Moment, Number, Text, Whole
 from researchcopilot.core.states import TERMINAL, Status
 from researchcopilot.storage import runs as stored
 from researchcopilot.storage.runs import RunFilter

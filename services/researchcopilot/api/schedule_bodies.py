@@ -4,96 +4,38 @@ registered: the same checks hold for a new schedule and for one that is changed.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from researchcopilot.api.bodies import Body, Field
-from researchcopilot.api.inputs import check_input
+from researchcopilot.agents.new_schedules import (
+    FIELDS,
+    TIMES,
+    check_name,
+    check_rule,
+    check_work,
+    overlap_of,
+)
 from researchcopilot.api.operations import Call
 from researchcopilot.api.problems import Fault, refuse
-from researchcopilot.api.schemas import Choice, Json, Moment, Number, Pairs, Text, Whole
-from researchcopilot.api.submit import check_size
-from researchcopilot.core import cron
 from researchcopilot.core.errors import BadInput, Conflict
-from researchcopilot.core.ids import new_id
-from researchcopilot.core.schedules import MISFIRES, OVERLAPS, SYSTEM, Schedule, first_tick
-from researchcopilot.storage.schedules import name_taken, starting
+from researchcopilot.core.faults import of_input
+from researchcopilot.core.fields import Body, Field
+from researchcopilot.core.schedules import Schedule, first_tick
+from researchcopilot.core.schemas import Whole
+from researchcopilot.storage.schedules import starting
 
-YEAR_S = 366 * 86_400
-TEN_YEARS = timedelta(days=3653)
-
-_TIMES = (
-    Field("cron", Text(1, cron.MAX_LINE), "five fields or @daily, in `timezone`; or interval_s"),
-    Field("timezone", Text(1, 64), "the IANA zone of cron", default="UTC"),
-    Field("interval_s", Number(1, YEAR_S), "instead of cron: so many real seconds"),
-    Field("starts_at", Moment(), "no tick before it; an interval's first tick"),
-    Field("ends_at", Moment(), "no tick after it"),
-)
-_FIELDS = (
-    Field("name", Text(1, 200), "unique in the workspace", True),
-    Field("input", Json(32), "what the agent is asked at each tick", True),
-    Field("agent", Text(1, 200), "one of GET /v1/agents", default="research"),
-    *_TIMES,
-    Field(
-        "misfire",
-        Choice(MISFIRES),
-        "of ticks that nobody could fire in time: skip them, fire the latest, or the last 100",
-        default="latest",
-    ),
-    Field(
-        "overlap",
-        Choice(OVERLAPS),
-        "while a run of it has not ended: skip the tick, or allow another; skip unless misfire is "
-        "all",
-    ),
-    Field("jitter_s", Number(0, 86_400), "each run waits a random part of it", default=0.0),
-    Field("queue", Text(1, 200), "where its runs wait; the agent's queue unless given"),
-    Field("metadata", Pairs(13, 64, 512), "kept with its runs and given to the agent"),
-    Field("max_attempts", Whole(1, 100), "a failing run is tried so often; the agent's own"),
-    Field("timeout_s", Number(0.1, 604_800), "one attempt may take so many seconds"),
-    Field("deadline_s", Number(1, YEAR_S), "a run fails so long after it is due; a day"),
-)
-NEW_SCHEDULE = Body("NewSchedule", _FIELDS)
 SCHEDULE_CHANGES = Body(
     "ScheduleChanges",
-    tuple(Field(f.name, f.kind, f"{f.doc}; null: as if not given") for f in _FIELDS),
+    tuple(Field(f.name, f.kind, f"{f.doc}; null: as if not given") for f in FIELDS),
 )
 COUNT = Field("count", Whole(1, 100), "so many ticks", default=5)
-PREVIEW = Body("SchedulePreview", (*_TIMES, COUNT))
+PREVIEW = Body("SchedulePreview", (*TIMES, COUNT))
 
-_DEFAULTS = {field.name: field.default for field in _FIELDS}
+_DEFAULTS = {field.name: field.default for field in FIELDS}
 _NEEDED = ("name", "input", "agent")
-_TIMING = frozenset(field.name for field in _TIMES)
+_TIMING = frozenset(field.name for field in TIMES)
 # Of the product's own schedules a person may change when they fire, not what.
 _OF_THE_PRODUCT = _TIMING | {"jitter_s", "misfire"}
-
-
-async def new_schedule(call: Call, fields: Mapping[str, Any]) -> Schedule:
-    """The schedule that a body asks for. Raises the problem of everything that is wrong."""
-    faults: list[Fault] = []
-    fields = {**fields, "overlap": fields["overlap"] or _overlap(fields["misfire"])}
-    _check_name(fields["name"], faults)
-    made = Schedule(
-        schedule_id=new_id(),
-        workspace_id=call.workspace_id,
-        session_id=new_id(),
-        **{**fields, "metadata": fields["metadata"] or {}},
-    )
-    await _check_work(call, made, faults)
-    check_rule(made, faults)
-    if faults:
-        raise refuse(faults)
-    return made
-
-
-def _check_name(name: str, faults: list[Fault]) -> None:
-    """Also where the product's own schedules are not made yet."""
-    if any(name == system.name for system in SYSTEM):
-        faults.append(_fault(name_taken(name)))
-
-
-def _overlap(misfire: str) -> str:
-    return "allow" if misfire == "all" else "skip"
 
 
 def changes(said: Mapping[str, Any], fields: Mapping[str, Any], before: Schedule) -> dict[str, Any]:
@@ -114,7 +56,7 @@ def changes(said: Mapping[str, Any], fields: Mapping[str, Any], before: Schedule
     if found.get("overlap", before.overlap) is None or (
         misfire == "all" and "overlap" not in found and not before.system
     ):
-        found["overlap"] = _overlap(misfire)
+        found["overlap"] = overlap_of(misfire)
     if "metadata" in found:
         found["metadata"] = found["metadata"] or {}
     return found
@@ -128,9 +70,9 @@ async def check_changed(call: Call, before: Schedule, wanted: Mapping[str, Any])
     faults: list[Fault] = []
     after = replace(before, **wanted)
     if after.name != before.name:
-        _check_name(after.name, faults)
+        check_name(after.name, faults)
     if wanted.keys() & {"agent", "input", "queue"}:
-        await _check_work(call, after, faults)
+        await check_work(call.services.door, after, faults)
     check_rule(after, faults)
     if faults:
         raise refuse(faults)
@@ -150,48 +92,9 @@ def changed(before: Schedule, wanted: Mapping[str, Any], now: datetime) -> Sched
     return replace(after, next_tick=None) if after.paused_at is not None else after
 
 
-async def _check_work(call: Call, schedule: Schedule, faults: list[Fault]) -> None:
-    check_size(call, schedule.input, "$.input", faults)
-    agent = await call.services.catalogue.agent(schedule.agent, "$.agent", faults)
-    if agent is not None:
-        await check_input(schedule.input, agent, "$.input", faults)
-    if schedule.queue is not None:
-        await call.services.catalogue.queue(schedule.queue, "$.queue", faults)
-
-
-def check_rule(schedule: Schedule, faults: list[Fault]) -> None:
-    """Whether it is one rule, and one that can be read."""
-    if (schedule.cron is None) == (schedule.interval_s is None):
-        words = "or interval_s: one of them is needed" if schedule.cron is None else (
-            "and interval_s exclude each other: send one of them"
-        )  # fmt: skip
-        faults.append(Fault("$.cron", words, "required" if schedule.cron is None else "invalid"))
-    try:
-        if schedule.cron is None:
-            cron.check_zone(schedule.timezone)
-        else:
-            cron.parse(schedule.cron, schedule.timezone)
-    except BadInput as error:
-        faults.append(_fault(error))
-    if schedule.interval_s is not None and schedule.jitter_s > schedule.interval_s:
-        faults.append(Fault("$.jitter_s", "must not be longer than interval_s"))
-    start, end = schedule.starts_at, schedule.ends_at
-    if start is not None and end is not None and end <= start:
-        faults.append(Fault("$.ends_at", "must be later than starts_at"))
-    if start is not None and start > datetime.now(UTC) + TEN_YEARS:
-        faults.append(Fault("$.starts_at", "must be at most ten years ahead"))
-    if schedule.misfire == "all" and schedule.overlap == "skip":
-        words = "must be allow when misfire is all: its ticks would skip each other"
-        faults.append(Fault("$.overlap", words))
-
-
-def _fault(error: BadInput) -> Fault:
-    return Fault(f"$.{error.field}", error.message, error.code)
-
-
 def refused(error: BadInput) -> Exception:
     """The problem of what a rule says of itself, with the field as the body names it."""
-    return refuse([_fault(error)]) if type(error) is BadInput else error
+    return refuse([of_input(error)]) if type(error) is BadInput else error
 
 
 def next_ticks(schedule: Schedule, now: datetime, count: int) -> list[datetime]:

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from researchcopilot.api.render import moment
-from researchcopilot.api.schemas import Schema
 from researchcopilot.api.views import Shown, View, maybe, ref, text, time, uuid, whole
 from researchcopilot.core.schedules import MISFIRES, OVERLAPS, Schedule, Tick
+from researchcopilot.core.schemas import Schema
 from researchcopilot.core.states import Status
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from researchcopilot.agents.new_schedules import NEW_SCHEDULE, check_rule, new_schedule
 from researchcopilot.api import cursors, idempotency, views
 from researchcopilot.api.actions import load as load_run
 from researchcopilot.api.operations import Answer, Call, Operation, Param
@@ -17,22 +18,20 @@ from researchcopilot.api.render import json_response, moment
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
 from researchcopilot.api.schedule_bodies import (
     COUNT,
-    NEW_SCHEDULE,
     PREVIEW,
     SCHEDULE_CHANGES,
     changed,
     changes,
     check_changed,
-    check_rule,
-    new_schedule,
     next_ticks,
     refused,
 )
 from researchcopilot.api.schedule_views import FULL_SCHEDULE, SCHEDULE, TICK, Seen
-from researchcopilot.api.schemas import Id, Text
 from researchcopilot.api.views import ref
-from researchcopilot.core.errors import BadInput
+from researchcopilot.core.errors import BadInput, Conflict
 from researchcopilot.core.schedules import Schedule
+from researchcopilot.core.schemas import Id, Text
+from researchcopilot.storage import owned_schedules
 from researchcopilot.storage import schedules as stored
 from researchcopilot.storage.queue import SCHEDULES
 from researchcopilot.storage.schedules import Edit
@@ -43,7 +42,11 @@ _NAME = Text(1, 200)
 
 async def create_schedule(call: Call) -> Response:
     """Make a schedule."""
-    new = await new_schedule(call, await call.json())
+    faults: list[Fault] = []
+    fields = await call.json()
+    new = await new_schedule(call.services.door, call.workspace_id, fields, faults)
+    if faults:
+        raise refuse(faults)
     try:
         made = await stored.create(call.services.db, new)
     except BadInput as error:
@@ -81,6 +84,7 @@ async def get_schedule(call: Call) -> Response:
 async def change_schedule(call: Call) -> Response:
     """Change what the body names; new times count from now on."""
     fields, before = await call.json(), await _load(call)
+    await _check_owner(call)
     wanted = changes(call.said, fields, before)
     await check_changed(call, before, wanted)
     return await _change(call, lambda schedule, now: changed(schedule, wanted, now))
@@ -88,6 +92,7 @@ async def change_schedule(call: Call) -> Response:
 
 async def delete_schedule(call: Call) -> Response:
     """Delete a schedule and its history; its runs stay."""
+    await _check_owner(call)
     if not await stored.delete(call.services.db, call.workspace_id, call.path["schedule_id"]):
         raise _not_found()
     return Response(None, 204)
@@ -95,11 +100,13 @@ async def delete_schedule(call: Call) -> Response:
 
 async def pause_schedule(call: Call) -> Response:
     """No ticks until it is resumed; a second pause changes nothing."""
+    await _check_owner(call)
     return await _change(call, stored.paused)
 
 
 async def resume_schedule(call: Call) -> Response:
     """Go on with the first tick from now; what was due meanwhile is not made up for."""
+    await _check_owner(call)
     return await _change(call, stored.resumed)
 
 
@@ -173,6 +180,21 @@ async def _load(call: Call) -> Schedule:
     if found is None:
         raise _not_found()
     return found
+
+
+async def _check_owner(call: Call) -> None:
+    """What an object of a cluster says of its schedule is said there: here it would be undone."""
+    owner = await owned_schedules.owner_of(call.services.db, call.path["schedule_id"])
+    if owner is None:
+        return
+    namespace, name = owner
+    found = await stored.get(call.services.db, call.workspace_id, call.path["schedule_id"])
+    if found is not None:  # a foreign workspace is told nothing
+        raise Conflict(
+            f"This schedule is owned by the RunSchedule {name} of the namespace {namespace}. "
+            f"Change that: kubectl edit rsched {name} -n {namespace} (spec.suspend pauses it); "
+            "or delete that."
+        )
 
 
 def _not_found() -> Problem:
@@ -251,7 +273,7 @@ OPERATIONS = (
         "Pause it: no ticks until it is resumed. Runs that it has started go on.",
         {200: Answer("Paused", "FullSchedule")},
         params=(_ID,),
-        problems=(404, 422, 503),
+        problems=(404, 409, 422, 503),
     ),
     Operation(
         "POST",
@@ -260,7 +282,7 @@ OPERATIONS = (
         "Resume it with the first tick from now; what was due meanwhile is not made up for.",
         {200: Answer("Goes on", "FullSchedule")},
         params=(_ID,),
-        problems=(404, 422, 503),
+        problems=(404, 409, 422, 503),
     ),
     Operation(
         "POST",
@@ -316,7 +338,8 @@ OPERATIONS = (
         "DELETE",
         "/v1/schedules/{schedule_id}",
         delete_schedule,
-        "Delete it and its history; its runs stay. The product's own can only be paused.",
+        "Delete it and its history; its runs stay. The product's own can only be paused; one that "
+        "a RunSchedule of a cluster owns is changed and deleted there (409).",
         {204: Answer("Deleted")},
         params=(_ID,),
         problems=(404, 409, 422, 503),

@@ -8,7 +8,7 @@ from researchcopilot.api import cursors, views
 from researchcopilot.api.operations import Answer, Call, Operation, Param
 from researchcopilot.api.problems import Problem
 from researchcopilot.api.runs import CURSOR, LIMIT, page_response
-from researchcopilot.api.schemas import Id
+from researchcopilot.core.schemas import Id
 from researchcopilot.storage import runs as stored
 
 

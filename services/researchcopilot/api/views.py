@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from researchcopilot.api.render import moment
-from researchcopilot.api.schemas import Schema
 from researchcopilot.core.models import AgentInfo, Message, Run
+from researchcopilot.core.schemas import Schema
 from researchcopilot.core.states import Status
 
 T = TypeVar("T")

@@ -230,7 +230,8 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker process start. `queues` maps a queue to its slots."""
+    """One worker process start. `queues` maps a queue to its slots. `process_started_at` is by the
+    clock of its node, and tells the processes of one Pod apart; nothing else is decided by it."""
 
     worker_id: str
     queues: dict[str, int]
@@ -240,3 +241,5 @@ class WorkerInfo:
     version: str
     pod: str | None = None
     pod_uid: str | None = None
+    pod_namespace: str | None = None
+    process_started_at: datetime | None = None

@@ -63,6 +63,12 @@ def _choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _switch(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError("true or false")
+    return value == "true"
+
+
 def parse_queues(value: str) -> dict[str, int]:
     """`runs=8,system=2` → {"runs": 8, "system": 2}."""
     queues: dict[str, int] = {}
@@ -183,6 +189,9 @@ class WorkerSettings:
     )
     pod: str = _setting("POD_NAME", "", _text, "set by the chart from the Pod's name")
     pod_uid: str = _setting("POD_UID", "", _text, "set by the chart from the Pod's uid")
+    pod_namespace: str = _setting(
+        "POD_NAMESPACE", "", _text, "set by the chart from the Pod's namespace"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,6 +253,76 @@ class JobSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    namespace: str = _setting(
+        "OPERATOR_NAMESPACE",
+        "",
+        _text,
+        "namespace that the workers and the operator's objects are in; empty: the operator's own",
+    )
+    cluster_wide: bool = _setting(
+        "OPERATOR_CLUSTER_WIDE",
+        False,
+        _switch,
+        "take ResearchRun and RunSchedule from all namespaces; needs a ClusterRole",
+    )
+    selector: str = _setting(
+        "OPERATOR_SELECTOR",
+        "app.kubernetes.io/component=worker",
+        _text,
+        "labels of the Pods that are workers of this release; the API server filters by them",
+    )
+    container: str = _setting(
+        "OPERATOR_CONTAINER", "worker", _text, "the container of such a Pod that is the worker"
+    )
+    custom_resources: bool = _setting(
+        "OPERATOR_CUSTOM_RESOURCES",
+        True,
+        _switch,
+        "serve ResearchRun and RunSchedule; needs their CRDs and the rights to them",
+    )
+    deletion_cost: bool = _setting(
+        "OPERATOR_DELETION_COST",
+        False,
+        _switch,
+        "write pod-deletion-cost on worker Pods, so that a scale-in spares the busy ones",
+    )
+    deletion_cost_s: float = _setting(
+        "OPERATOR_DELETION_COST_SECONDS", 10.0, _seconds(0.05, 3600), "how often it is looked at"
+    )
+    watch_limit_s: float = _setting(
+        "OPERATOR_WATCH_LIMIT_SECONDS",
+        180.0,
+        _seconds(1, 3600),
+        "/livez fails when the API server has not answered a watch for so long",
+    )
+    runs_per_namespace: int = _setting(
+        "OPERATOR_RUNS_PER_NAMESPACE",
+        100,
+        _whole(0, 100_000),
+        "ResearchRun objects of a namespace that may be unfinished at once",
+    )
+    workspace: str = _setting(
+        "OPERATOR_WORKSPACE",
+        "default",
+        _text,
+        "workspace that runs and schedules of objects belong to; made if there is none",
+    )
+    cluster: str = _setting(
+        "OPERATOR_CLUSTER",
+        "default",
+        _text,
+        "a name for this cluster; each its own, where operators of several share a database",
+    )
+    resync_s: float = _setting(
+        "OPERATOR_RESYNC_SECONDS",
+        60.0,
+        _seconds(0.05, 3600),
+        "how often objects and rows are compared as a whole",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HealthSettings:
     host: str = _setting(
         "HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics; *: all"
@@ -279,6 +358,7 @@ class Settings:
     recovery: RecoverySettings
     retention: RetentionSettings
     jobs: JobSettings
+    operator: OperatorSettings
     health: HealthSettings
     log: LogSettings
 
@@ -291,6 +371,7 @@ _GROUPS: dict[str, type] = {
     "recovery": RecoverySettings,
     "retention": RetentionSettings,
     "jobs": JobSettings,
+    "operator": OperatorSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }
@@ -306,6 +387,8 @@ def describe() -> list[tuple[str, str, str]]:
                 if field.default is not dataclasses.MISSING
                 else cast(Callable[[], Any], field.default_factory)()
             )
+            if isinstance(default, bool):
+                default = str(default).lower()
             if isinstance(default, dict):
                 default = ",".join(f"{name}={slots}" for name, slots in default.items())
             rows.append((field.metadata["name"], str(default), field.metadata["doc"]))

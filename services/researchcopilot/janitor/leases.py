@@ -6,20 +6,15 @@ last good sweep of any janitor, kept in Postgres.
 """
 
 import logging
-from dataclasses import replace
 
-from researchcopilot.core.models import Due
 from researchcopilot.core.settings import RecoverySettings
-from researchcopilot.janitor.metrics import RECLAIMED, RECOVERED
-from researchcopilot.janitor.returning import Returning
-from researchcopilot.storage import moves, recovery
+from researchcopilot.storage import recovery
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.moves import Moved
-from researchcopilot.storage.push import push_moved
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.returning import Returning
+from researchcopilot.storage.taking_back import take_back
 
 log = logging.getLogger(__name__)
-BATCH = 500
 
 
 class Leases:
@@ -38,29 +33,6 @@ class Leases:
         if since is not None and since < lease_s:
             log.info("janitors were away until %.1f s ago; workers renew first", since)
             return
-        await self._take_back()
-
-    async def _take_back(self) -> None:
-        head: list[Due] = []
-        try:
-            while True:
-                moved = await moves.reclaim(
-                    self._db, limit=BATCH, max_losses=self._settings.max_losses
-                )
-                _tell(moved)
-                head += moved.head
-                await push_moved(self._redis, replace(moved, head=()))
-                if len(moved.verdicts) < BATCH:
-                    break
-        finally:
-            await self._returning.push(head)
-
-
-def _tell(moved: Moved) -> None:
-    found = zip(moved.verdicts, moved.reasons, moved.recovery_s, strict=True)
-    for (run_id, status), reason, seconds in found:
-        RECLAIMED.labels(reason, status).inc()
-        if seconds is not None:
-            RECOVERED.labels(reason).observe(seconds)
-        extra = {"run_id": run_id, "to": status, "reason": reason}
-        log.warning("taken back from a worker", extra=extra)
+        await take_back(
+            self._db, self._redis, self._returning, max_losses=self._settings.max_losses
+        )

@@ -16,11 +16,11 @@ from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
 from researchcopilot.janitor.retention import remove_old
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime import duties as told
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.service import Service, serve
 from researchcopilot.storage.lock import Locks
+from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.workers import prune_workers
 
 

@@ -26,9 +26,19 @@ _SQL = load("moves")
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker that somebody knows to be dead: why, as a word and as a sentence that has the worker
+    before it ("its Pod was deleted")."""
+
+    worker_id: str
+    reason: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
-    """What a sweep did: the verdicts (run_id, new status) with a reason for each, and what has to
-    be pushed for it.
+    """What a sweep did: the verdicts (run_id, new status) with a reason for each, whose hands they
+    were in (of a reclaim), and what has to be pushed for it.
 
     `head` goes to the head of its queue (it has waited already), `tail` to the tail (unparked).
     `recovery_s`, of a reclaim: how long each worker had given no sign of life. None: not known.
@@ -36,6 +46,7 @@ class Moved:
 
     verdicts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
     head: tuple[Due, ...] = ()
     tail: tuple[Due, ...] = ()
     recovery_s: tuple[float | None, ...] = ()
@@ -130,10 +141,21 @@ async def replay(
     return [Replayed(row[0], row[1], row[2]) for row in rows], made
 
 
-async def reclaim(db: Database, *, limit: int, max_losses: int) -> Moved:
-    """Take back runs whose lease has run out: at most `limit`. Reasons: left, silent, forgotten."""
-    rows = await db.rows(_SQL["reclaim"], {"limit": limit, "max_losses": max_losses})
-    return replace(_moved(rows), recovery_s=tuple(row[5] for row in rows if row[1] != "push"))
+async def reclaim(
+    db: Database, *, limit: int, max_losses: int, gone: Sequence[Gone] | None = None
+) -> Moved:
+    """Take back at most `limit` runs: those that the `gone` hold, whatever their leases, with the
+    reasons given; without `gone` those whose lease has run out: left, silent, forgotten."""
+    params: dict[str, Any] = {"limit": limit, "max_losses": max_losses}
+    for name, attribute in (("workers", "worker_id"), ("reasons", "reason"), ("causes", "cause")):
+        params[name] = None if gone is None else [getattr(worker, attribute) for worker in gone]
+    rows = await db.rows(_SQL["reclaim"], params)
+    mine = [row for row in rows if row[1] != "push"]
+    return replace(
+        _moved(rows),
+        workers=tuple(row[5] for row in mine),
+        recovery_s=tuple(row[6] for row in mine),
+    )
 
 
 async def expire(db: Database, *, limit: int) -> Moved:

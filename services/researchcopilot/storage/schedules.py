@@ -6,7 +6,7 @@ runs and next ticks together, so that no process that stops in between can hold 
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -61,7 +61,7 @@ async def due(db: Database, limit: int) -> tuple[datetime | None, list[Schedule]
     """The database's time, and the schedules that are due by it, the most late ones first."""
     rows = await db.dicts(_SQL["due"], {"limit": limit})
     now = rows[0]["now"] if rows else None
-    return now, [_schedule(row) for row in rows]
+    return now, [read_row(row) for row in rows]
 
 
 async def fire(db: Database, plans: Sequence[Plan]) -> list[Fired]:
@@ -144,7 +144,7 @@ async def create(db: Database, new: Schedule) -> Schedule:
     now = await database_time(db)
     made = starting(new, now)
     made = replace(made, created_at=now, updated_at=now)
-    if await db.one(_SQL["insert"], _params(made)) is None:
+    if await db.one(_SQL["insert"], row_params(made)) is None:
         raise name_taken(new.name)
     return made
 
@@ -189,12 +189,12 @@ async def change(db: Database, workspace_id: int, schedule_id: str, edit: Edit) 
         row = await (await cursor.execute(_SQL["lock"], where)).fetchone()
         if row is None:
             return None
-        before = _schedule(row)
+        before = read_row(row)
         after = edit(before, row["now"])
         if after == before:
             return before
         try:
-            await cursor.execute(_SQL["update"], _params(after))
+            await cursor.execute(_SQL["update"], row_params(after))
         except errors.UniqueViolation as error:
             raise name_taken(after.name) from error
         return replace(after, **(await cursor.fetchone() or {}))
@@ -213,7 +213,7 @@ async def delete(db: Database, workspace_id: int, schedule_id: str) -> bool:
 
 async def get(db: Database, workspace_id: int, schedule_id: str) -> Schedule | None:
     row = await db.one(_SQL["get"], {"workspace_id": workspace_id, "schedule_id": schedule_id})
-    return _schedule(row) if row else None
+    return read_row(row) if row else None
 
 
 async def list_schedules(
@@ -221,7 +221,7 @@ async def list_schedules(
 ) -> list[Schedule]:
     """By name, without inputs."""
     params = {"workspace_id": workspace_id, "after": after, "limit": limit}
-    return [_schedule(row) for row in await db.dicts(_SQL["list"], params)]
+    return [read_row(row) for row in await db.dicts(_SQL["list"], params)]
 
 
 async def last_ticks(db: Database, schedule_ids: Sequence[str]) -> dict[str, Tick]:
@@ -287,11 +287,13 @@ def _of_the_product(wanted: SystemSchedule, workspace_id: int, zone: str) -> Sch
 # Records
 
 
-def _schedule(row: dict[str, Any]) -> Schedule:
+def read_row(row: Mapping[str, Any]) -> Schedule:
+    """The schedule of a row, which may have the time beside it."""
     return Schedule(**{name: value for name, value in row.items() if name != "now"})
 
 
-def _params(schedule: Schedule) -> dict[str, Any]:
+def row_params(schedule: Schedule) -> dict[str, Any]:
+    """What the statements that write a row take."""
     fields = asdict(schedule)
     return {
         **fields,

@@ -94,14 +94,16 @@ class Submitter:
     async def _send_wave(
         self, wave: Sequence[tuple[int, Submission]]
     ) -> dict[int, Submitted | ResearchCopilotError]:
-        members = [_member(number, item) for number, item in wave]
-        runs = [_run(number, run) for number, item in wave for run in item.runs]
+        members = [member_fields(number, item) for number, item in wave]
+        runs = [run_fields(number, run) for number, item in wave for run in item.runs]
         rows = await self._db.rows(
             _SQL["submit"], {"members": json.dumps(members), "runs": dumps(runs)}
         )
         self.pusher.tell([(row[2][1], row[2][0]) for row in rows if row[1] == "cancelling"])
         items = dict(wave)
-        return {row[0]: _answer(items[row[0]], *row[1:]) for row in rows if row[1] != "cancelling"}
+        return {
+            row[0]: read_answer(items[row[0]], *row[1:]) for row in rows if row[1] != "cancelling"
+        }
 
     def _push(self, submission: Submission, answer: Submitted) -> None:
         assert answer.created_at is not None
@@ -151,7 +153,8 @@ def _size(submission: Submission) -> int:
     )
 
 
-def _member(number: int, submission: Submission) -> dict[str, Any]:
+def member_fields(number: int, submission: Submission) -> dict[str, Any]:
+    """A member as submit_1 takes it."""
     key = submission.idempotency
     return {
         "member": number,
@@ -169,7 +172,8 @@ def _member(number: int, submission: Submission) -> dict[str, Any]:
     }
 
 
-def _run(number: int, run: NewRun) -> dict[str, Any]:
+def run_fields(number: int, run: NewRun) -> dict[str, Any]:
+    """A run of that member as submit_1 takes it."""
     return {
         "member": number,
         "run_id": run.run_id,
@@ -194,7 +198,7 @@ def _iso(time: datetime | None) -> str | None:
     return time.isoformat() if time else None
 
 
-def _answer(
+def read_answer(
     submission: Submission,
     verdict: str,
     run_ids: list[str] | None,
@@ -202,6 +206,7 @@ def _answer(
     run_at: list[datetime] | None,
     deadline: list[datetime] | None,
 ) -> Submitted | ResearchCopilotError:
+    """What a row of submit_1 says of a member: what was made, or the error that it is."""
     if verdict == "mismatch":
         assert submission.idempotency is not None
         return BadInput(

@@ -23,6 +23,8 @@ async def register(db: Database, worker: WorkerInfo) -> None:
                 "version": worker.version,
                 "pod": worker.pod,
                 "pod_uid": worker.pod_uid,
+                "pod_namespace": worker.pod_namespace,
+                "process_started_at": worker.process_started_at,
             },
         )
         announced = [

@@ -7,6 +7,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +68,8 @@ def describe(settings: Settings, agents: Mapping[str, Agent]) -> WorkerInfo:
         version=__version__,
         pod=settings.worker.pod or None,
         pod_uid=settings.worker.pod_uid or None,
+        pod_namespace=settings.worker.pod_namespace or None,
+        process_started_at=datetime.now(UTC),
     )
 
 

@@ -25,13 +25,14 @@ FROM finish_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[], %(
 -- recovery_s: since the last sign of life of its worker. The snapshot of this statement is older than
 -- what the function does, so it still shows the run as its worker had it. LIMIT keeps the planner from
 -- hashing all runs each time that there is nothing to be taken back.
-SELECT m.run_id, m.verdict, m.workspace_id, m.queue, m.reason,
+SELECT m.run_id, m.verdict, m.workspace_id, m.queue, m.reason, m.worker_id,
        extract(epoch FROM clock_timestamp() - CASE m.reason
            WHEN 'left' THEN had.stopped_at
-           WHEN 'silent' THEN greatest(had.seen_at, had.started_at)
-           ELSE had.lease_until END)::float8 AS recovery_s
-FROM reclaim_1(%(limit)s::int, %(max_losses)s::int)
-     WITH ORDINALITY AS m(run_id, verdict, workspace_id, queue, reason, place)
+           WHEN 'forgotten' THEN had.lease_until
+           ELSE greatest(had.seen_at, had.started_at) END)::float8 AS recovery_s
+FROM reclaim_2(%(limit)s::int, %(max_losses)s::int, %(workers)s::uuid[], %(reasons)s::text[],
+               %(causes)s::text[])
+     WITH ORDINALITY AS m(run_id, verdict, workspace_id, queue, reason, worker_id, place)
 LEFT JOIN LATERAL (
     SELECT r.lease_until, c.started_at, w.seen_at, w.stopped_at
     FROM runs r

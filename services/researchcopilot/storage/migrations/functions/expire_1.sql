@@ -1,7 +1,7 @@
 -- expire_1: queued → failed, for runs past their deadline, so that nothing is queued for ever.
 --
 -- never_started: no worker ever claimed it. deadline: it was tried, and no more time is left.
--- Locks and looks as reclaim_1 does. Returns verdict `failed` with its reason; unparked runs as
+-- Locks and looks as reclaim_2 does. Returns verdict `failed` with its reason; unparked runs as
 -- `push`.
 CREATE OR REPLACE FUNCTION expire_1(p_limit int)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)

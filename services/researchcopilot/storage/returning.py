@@ -3,7 +3,7 @@ rest over some seconds, so that a thousand do not start in one instant when a no
 
 It is the push that is spread, not the run: `run_at` stays, since a delayed run comes back at the
 tail, behind all that was submitted after it. Pushed oldest first; who holds its session's turn
-holds it meanwhile. A janitor that dies on the way leaves lost pushes, which the probe finds.
+holds it meanwhile. Who dies on the way leaves lost pushes, which the probe finds.
 """
 
 import asyncio
@@ -12,13 +12,17 @@ import random
 from collections.abc import Sequence
 from itertools import groupby
 
+from prometheus_client import Gauge
+
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.models import Due
-from researchcopilot.janitor.metrics import RETURNING
 from researchcopilot.runtime.loop import Stop
 from researchcopilot.storage.queue import Queue
 
 log = logging.getLogger(__name__)
+RETURNING = Gauge(
+    "researchcopilot_reclaimed_waiting", "Runs taken back that are on their way to the head"
+)
 AT_ONCE = 50
 PAUSE_S = 0.1
 

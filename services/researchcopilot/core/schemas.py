@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from researchcopilot.api.problems import Fault
+from researchcopilot.core.faults import Fault
 from researchcopilot.core.ids import parse_id
 from researchcopilot.core.text import forbidden_in
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from researchcopilot.api.problems import Fault
+from researchcopilot.core.faults import Fault
 from researchcopilot.core.models import AgentInfo
 from researchcopilot.storage import workers
 from researchcopilot.storage.db import Database

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from researchcopilot.api.problems import Fault
+from researchcopilot.core.faults import Fault
 from researchcopilot.core.models import AgentInfo
 from researchcopilot.core.text import dumps
 

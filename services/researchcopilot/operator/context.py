@@ -1,0 +1,25 @@
+"""What the operator's handlers are given. They hold no state of their own: what has to survive is
+in Postgres, or is on the object itself."""
+
+from dataclasses import dataclass
+
+from researchcopilot.core.settings import Settings
+from researchcopilot.operator.kube import Kube
+from researchcopilot.runtime.loop import Stop
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.submit import Submitter
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`namespace` is where the workers of this release are. `kube` is the door to the API server
+    for what is not the answer to an event; answers to events go through kopf's patch."""
+
+    settings: Settings
+    namespace: str
+    db: Database
+    redis: Queue
+    submitter: Submitter
+    kube: Kube
+    stop: Stop

@@ -1,0 +1,158 @@
+"""The API server: credentials, sessions, and the few calls that are no answer to an event.
+
+In a cluster the token is that of the service account; its file is read again each minute, since a
+kubelet replaces it long before it ends. Elsewhere it is the kubeconfig's current context. A call
+has one time-out and no retries: who calls knows whether it matters.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+
+from researchcopilot.core.errors import ConfigError, ResearchCopilotError, Unavailable
+from researchcopilot.operator.watches import Watches
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_S = 60.0
+CALL_S = 10.0
+PAGE = 500
+MERGE = "application/merge-patch+json"
+Credentials = Callable[[], kopf.ConnectionInfo]
+
+
+class KubeRefused(ResearchCopilotError):
+    """The API server refused a call."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def credentials() -> kopf.ConnectionInfo:
+    """Who we are and where the API server is. Raises ConfigError."""
+    settings = kopf.OperatorSettings()
+    found = kopf.login_with_service_account(settings=settings)
+    found = found or kopf.login_with_kubeconfig(settings=settings)
+    if found is None:
+        raise ConfigError(
+            "There is no API server to talk to: this is no Pod with a service account's token, and "
+            "KUBECONFIG names no file. The operator runs in a cluster; elsewhere set KUBECONFIG."
+        )
+    return found
+
+
+class Token:
+    """Puts the service account's token of the moment on each request."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token = ""
+        self._read_at = float("-inf")
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if time.monotonic() - self._read_at > TOKEN_S:
+            self._token = self._path.read_text(encoding="utf-8").strip()
+            self._read_at = time.monotonic()
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return await handler(request)
+
+
+def open_session(info: kopf.ConnectionInfo, watches: Watches | None = None) -> kopf.AiohttpSession:
+    """A session of its own for whoever asks, in the form in which kopf takes it."""
+    in_cluster = ACCOUNT / "token"
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        middlewares=(Token(in_cluster),) if in_cluster.exists() else (),
+        trace_configs=[watches.trace()] if watches else None,
+    )
+    return kopf.AiohttpSession(
+        aiohttp_session=session, server=info.server, default_namespace=info.default_namespace
+    )
+
+
+class Kube:
+    """Calls of the API server. Raises KubeRefused (it says no), Unavailable (it says nothing)."""
+
+    def __init__(self, find: Credentials) -> None:
+        self._find = find
+        self._opened: kopf.AiohttpSession | None = None
+        self._clock = datetime.now(UTC), time.monotonic()
+
+    def now(self) -> datetime:
+        """The time by the API server's clock, going by its last answer."""
+        then, at = self._clock
+        return then + timedelta(seconds=time.monotonic() - at)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.aiohttp_session.close()
+            self._opened = None
+
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        """The items of a list, a page at a time."""
+        query["limit"] = str(PAGE)
+        while True:
+            found = await self.call("GET", path, query=query)
+            yield found.get("items") or []
+            token = found.get("metadata", {}).get("continue")
+            if not token:
+                return
+            query["continue"] = token
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.call("POST", path, body=body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
+        """A merge patch: null removes a key."""
+        return await self.call("PATCH", path, query=query, body=body)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        opened = self._session()
+        try:
+            async with opened.aiohttp_session.request(
+                method,
+                opened.server.rstrip("/") + path,
+                params=query or {},
+                json=body,
+                headers={"Content-Type": MERGE} if method == "PATCH" else None,
+                timeout=aiohttp.ClientTimeout(total=CALL_S),
+            ) as response:
+                if date := response.headers.get("Date"):
+                    self._clock = parsedate_to_datetime(date), time.monotonic()
+                return await _answer(method, path, response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            text = str(error) or type(error).__name__
+            raise Unavailable(f"The API server does not answer {method} {path}: {text}") from error
+
+    def _session(self) -> kopf.AiohttpSession:
+        if self._opened is None:
+            self._opened = open_session(self._find())
+        return self._opened
+
+
+async def _answer(method: str, path: str, response: aiohttp.ClientResponse) -> dict[str, Any]:
+    if response.status < 300:
+        found: dict[str, Any] = await response.json()
+        return found
+    text = (await response.text())[:300]
+    if response.status >= 500 or response.status == 429:
+        raise Unavailable(f"The API server cannot answer {method} {path} now: {text}")
+    raise KubeRefused(
+        f"The API server refuses {method} {path} with {response.status}: {text}", response.status
+    )

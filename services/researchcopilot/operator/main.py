@@ -1,0 +1,111 @@
+"""`python -m researchcopilot operator`: watches worker Pods and objects of ours, until SIGTERM."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+
+import kopf
+
+from researchcopilot.core.errors import ConfigError
+from researchcopilot.operator.announce import Announcer
+from researchcopilot.operator.context import Context
+from researchcopilot.operator.deletion_cost import DeletionCost
+from researchcopilot.operator.kube import Credentials, Kube, credentials
+from researchcopilot.operator.metrics import WATCH_AGE
+from researchcopilot.operator.pods import register_pods
+from researchcopilot.operator.recovery import Recovery
+from researchcopilot.operator.research_runs import register_research_runs
+from researchcopilot.operator.run_schedules import register_run_schedules
+from researchcopilot.operator.silent import Silent
+from researchcopilot.operator.watches import Watches
+from researchcopilot.operator.watching import add_login, kopf_settings, watch
+from researchcopilot.runtime.loop import every, run
+from researchcopilot.service import Service, serve
+from researchcopilot.storage.submit import Submitter
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str]) -> int:
+    if argv:
+        raise ConfigError(f"operator takes no arguments (got {argv[0]!r}); see `settings`.")
+    # kopf tells of each event at INFO; what matters of it we tell ourselves.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    return run(serve("operator", os.environ, work, redis_first=False))
+
+
+async def work(service: Service, find: Credentials = credentials) -> None:
+    settings = service.settings.operator
+    namespace = settings.namespace or find().default_namespace
+    if not namespace:
+        raise ConfigError(
+            "RC_OPERATOR_NAMESPACE is not given, and there is no service account that has one. "
+            "Name the namespace that the workers are in."
+        )
+    watches = Watches("pods")
+    attend(service, watches)
+    async with opened(service, namespace, find) as context:
+        announcer = Announcer(context.kube)
+        recovery = Recovery(service, announcer)
+        cost = DeletionCost(context) if settings.deletion_cost else None
+        registry = kopf.OperatorRegistry()
+        add_login(registry, find, watches)
+        register_pods(registry, context, recovery, cost)
+        projections: list[Coroutine[None, None, None]] = []
+        if settings.custom_resources:
+            projections.append(register_research_runs(registry, context).run(service.stop))
+            projections.append(register_run_schedules(registry, context).run(service.stop))
+        await asyncio.gather(
+            watch(
+                registry,
+                kopf_settings({"pods": settings.selector}),
+                service.stop,
+                namespaces=() if settings.cluster_wide else (namespace,),
+            ),
+            recovery.run(service.stop),
+            announcer.run(service.stop),
+            *duties(context, recovery, cost),
+            *projections,
+        )
+
+
+def duties(
+    context: Context, recovery: Recovery, cost: DeletionCost | None
+) -> Iterator[Coroutine[None, None, None]]:
+    """What is looked at again and again, beside what the cluster tells by itself."""
+    settings, stop = context.settings, context.stop
+    look = Silent(context, recovery).look
+    yield every(settings.recovery.lease_s / 3, look, stop, name="silent workers")
+    if cost is not None:
+        seconds = settings.operator.deletion_cost_s
+        yield every(seconds, cost.write, stop, name="deletion costs")
+
+
+def attend(service: Service, watches: Watches) -> None:
+    """Ready: Pods were listed. Live: the API server answers."""
+    limit = service.settings.operator.watch_limit_s
+    service.health.ready["pods"] = lambda: watches.waits_for("pods")
+    service.health.live["watch"] = lambda: watches.stale(limit)
+    WATCH_AGE.labels("pods").set_function(lambda: watches.age("pods"))
+
+
+@asynccontextmanager
+async def opened(service: Service, namespace: str, find: Credentials) -> AsyncIterator[Context]:
+    submitter = Submitter(service.db, service.redis)
+    kube = Kube(find)
+    try:
+        yield Context(
+            service.settings,
+            namespace,
+            service.db,
+            service.redis,
+            submitter,
+            kube,
+            service.stop,
+        )
+    finally:
+        async with asyncio.timeout(3):
+            await submitter.close()
+        await kube.close()

@@ -1,0 +1,299 @@
+"""The loop that makes objects of one kind true: what they ask for is done, and what comes of it
+shown.
+
+Level by level, not event by event: an event only says where to look. Each round reads the rows of
+all objects that are of interest in one query, does what is missing, and writes a status only where
+it differs from what the object shows, at most once a second an object. So it does not matter where
+the operator is killed, nor whether there are two of it: the next round finds what is left to do.
+No finalizer is ever set. What was deleted unseen is found by listing, at the start and each minute.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import kopf
+
+from researchcopilot.core.errors import Unavailable
+from researchcopilot.operator.context import Context
+from researchcopilot.operator.kube import KubeRefused
+from researchcopilot.operator.metrics import OBJECTS, RESYNCS, STATUS_WRITES
+from researchcopilot.operator.objects import GROUP, VERSION, Objects, Seen, read
+from researchcopilot.operator.status import Json, merge
+from researchcopilot.runtime.alarm import Alarm
+from researchcopilot.runtime.loop import ROUND_S, Stop
+from researchcopilot.storage import objects as stored
+
+log = logging.getLogger(__name__)
+BATCH = 500
+AT_ONCE = 8
+MOST_PAUSE_S = 30.0
+T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """`status` None: leave it as it is. `live`: look again on the next beat. `expires`: when the
+    object is to be deleted."""
+
+    status: Json | None
+    live: bool
+    expires: datetime | None = None
+
+
+class Work(Protocol[T]):
+    """What is special about one kind. Everything in it is safe to repeat."""
+
+    kind: str
+    plural: str
+    beat_s: float
+
+    async def look(self, due: Sequence[Seen]) -> Mapping[str, T]:
+        """The rows of these objects, by uid, in one read."""
+
+    async def settle(self, seen: Seen, found: T | None, now: datetime) -> Wanted:
+        """Do what it asks for, if that is not done; what its status should be."""
+
+    async def clear(self) -> None:
+        """Do away with what belongs to objects that are gone."""
+
+    async def listed(self, uids: Sequence[str]) -> None:
+        """A whole list was seen."""
+
+    def pause_s(self, patch: Json) -> float:
+        """How long a status stays before this is changed of it."""
+
+
+class Projection(Generic[T]):
+    def __init__(self, context: Context, work: Work[T]) -> None:
+        self._context = context
+        self._work = work
+        self._objects = Objects()
+        self._alarm = Alarm()
+        self._resync_at = 0.0
+        self._beat_at = 0.0
+        self._time: tuple[datetime, float] = (datetime.fromtimestamp(0, UTC), 0.0)
+        self._failures = 0
+
+    def register(self, registry: kopf.OperatorRegistry) -> None:
+        """Let kopf tell of events. Nothing is written to the objects by that."""
+
+        @kopf.on.event(GROUP, VERSION, self._work.plural, registry=registry, id=self._work.plural)
+        async def told(event: Any, **_: Any) -> None:
+            self.note(event["type"], event["object"])
+
+    def note(self, kind: str | None, body: Mapping[str, Any]) -> None:
+        """An event: ADDED, MODIFIED, DELETED, or None for what was there already."""
+        if kind == "DELETED":
+            seen = read(body)
+            if seen is not None:
+                self._objects.drop(seen.uid)
+        else:
+            self._objects.take(body)
+        self._alarm.ring()
+
+    async def run(self, stop: Stop) -> None:
+        """Until asked to stop; then it is left where it is, as if it had been killed."""
+        rounds = asyncio.create_task(self._rounds())
+        asked = asyncio.create_task(stop.asked.wait())
+        await asyncio.wait((rounds, asked), return_when=asyncio.FIRST_COMPLETED)
+        for task in (rounds, asked):
+            task.cancel()
+        await asyncio.wait((rounds, asked), timeout=ROUND_S)
+
+    async def _rounds(self) -> None:
+        """A list that fails does not keep what is known from going on."""
+        while True:
+            pause = 0.0
+            for step in (self._resync, self._round):
+                try:
+                    pause = await step()
+                    self._failures = 0
+                except (Unavailable, KubeRefused) as error:
+                    pause = self._backoff()
+                    log.warning("%s wait %.1f s: %s", self._work.plural, pause, error)
+                except Exception:
+                    pause = self._backoff()
+                    log.exception("%s: a round failed; it is tried again", self._work.plural)
+            await self._alarm.sleep(pause)
+
+    def _backoff(self) -> float:
+        self._failures += 1
+        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(self._failures, 10))
+        self._resync_at = max(self._resync_at, time.monotonic() + pause)
+        return pause
+
+    def now(self) -> datetime:
+        """The database's time, as it must be by now."""
+        then, mark = self._time
+        return then + timedelta(seconds=time.monotonic() - mark)
+
+    # Lists
+
+    async def _resync(self) -> float:
+        """Compare the whole of the objects with the whole of the rows, if it is time for it."""
+        if time.monotonic() < self._resync_at:
+            return 0.0
+        context, work = self._context, self._work
+        before = await stored.now(context.db)
+        began = time.monotonic()
+        self._time = (before, began)
+        listed: set[str] = set()
+        async for page in context.kube.pages(self._path()):
+            for body in page:
+                if (seen := read(body)) is not None:
+                    listed.add(seen.uid)
+                    self._objects.take(body)
+        for seen in self._objects:
+            if seen.uid not in listed and seen.told_at < began:
+                self._objects.drop(seen.uid)
+        lost = await stored.vanished(
+            context.db,
+            work.kind,
+            sorted(listed),
+            cluster=context.settings.operator.cluster,
+            namespace=self._namespace,
+            before=before,
+        )
+        if lost:
+            log.info("%d %s were deleted unseen", lost, work.plural)
+        await work.clear()
+        await stored.forget(context.db, context.settings.operator.cluster)
+        await work.listed([seen.uid for seen in self._objects])
+        self._objects.dirty.update(seen.uid for seen in self._objects)
+        self._resync_at = time.monotonic() + context.settings.operator.resync_s
+        RESYNCS.labels(work.kind).inc()
+        return 0.0
+
+    @property
+    def _namespace(self) -> str | None:
+        return None if self._context.settings.operator.cluster_wide else self._context.namespace
+
+    def _path(self, seen: Seen | None = None) -> str:
+        namespace = seen.namespace if seen else self._namespace
+        within = f"/namespaces/{namespace}" if namespace else ""
+        path = f"/apis/{GROUP}/{VERSION}{within}/{self._work.plural}"
+        return f"{path}/{seen.name}" if seen else path
+
+    # Rounds
+
+    async def _round(self) -> float:
+        """Deal with what is new or due; seconds until there may be more."""
+        await self._bury()
+        due = self._due()
+        for start in range(0, len(due), BATCH):
+            await self._settle(due[start : start + BATCH])
+        OBJECTS.labels(self._work.kind).set(len(self._objects))
+        return self._pause()
+
+    def _pause(self) -> float:
+        mark, now = time.monotonic(), self.now()
+        until = [self._resync_at - mark]
+        for seen in self._objects:
+            if seen.uid in self._objects.dirty:
+                until.append(seen.not_before - mark)
+            if seen.live:
+                until.append(self._beat_at - mark)
+            if seen.expires is not None:
+                until.append(max(seen.not_before - mark, (seen.expires - now).total_seconds()))
+        return max(0.01, min(until))
+
+    async def _bury(self) -> None:
+        gone = list(self._objects.gone)
+        if gone:
+            await stored.gone(self._context.db, gone)
+            await self._work.clear()
+            self._objects.gone.difference_update(gone)
+
+    def _due(self) -> list[Seen]:
+        mark, now = time.monotonic(), self.now()
+        beat = mark >= self._beat_at
+        if beat:
+            self._beat_at = mark + self._work.beat_s
+        return [
+            seen
+            for seen in self._objects
+            if mark >= seen.not_before
+            and (
+                seen.uid in self._objects.dirty
+                or (beat and seen.live)
+                or (seen.expires is not None and seen.expires <= now)
+            )
+        ]
+
+    async def _settle(self, due: Sequence[Seen]) -> None:
+        found = await self._work.look(due)
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def one(seen: Seen) -> None:
+            async with slots:
+                await self._one(seen, found.get(seen.uid))
+
+        await asyncio.gather(*(one(seen) for seen in due))
+
+    async def _one(self, seen: Seen, found: T | None) -> None:
+        """One object; whatever it ends in, the others are not touched by it."""
+        # Before it is read: what is told of it from now on makes it dirty again.
+        self._objects.dirty.discard(seen.uid)
+        version = seen.version
+        try:
+            wanted = await self._work.settle(seen, found, self.now())
+            seen.live, seen.expires = wanted.live, wanted.expires
+            if seen.version == version:  # else it was told of something newer: the next round
+                await self._write(seen, wanted)
+            seen.failures = 0
+        except (KubeRefused, Unavailable) as error:
+            self._later(seen, error)
+        except Exception as error:
+            log.exception("%s %s/%s failed", self._work.kind, seen.namespace, seen.name)
+            self._later(seen, error)
+
+    def _later(self, seen: Seen, error: Exception) -> None:
+        seen.failures += 1
+        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(seen.failures, 10))
+        seen.not_before = time.monotonic() + pause
+        self._objects.dirty.add(seen.uid)
+        log.warning(
+            "%s %s/%s is tried again in %.1f s: %s",
+            self._work.kind, seen.namespace, seen.name, pause, error,
+        )  # fmt: skip
+
+    async def _write(self, seen: Seen, wanted: Wanted) -> None:
+        patch = merge(seen.status, wanted.status) if wanted.status is not None else {}
+        if patch:
+            await self._show(seen, patch)
+        elif wanted.expires is not None and wanted.expires <= self.now():
+            await self._delete(seen)
+
+    async def _show(self, seen: Seen, patch: Json) -> None:
+        """Write it into the status of this very object; of another of its name it is refused."""
+        try:
+            body = await self._context.kube.patch(
+                f"{self._path(seen)}/status", {"metadata": {"uid": seen.uid}, "status": patch}
+            )
+        except (KubeRefused, Unavailable) as error:
+            STATUS_WRITES.labels(self._work.kind, "failed").inc()
+            if isinstance(error, KubeRefused) and error.status == 404:
+                return  # it is gone; the event, or the next list, says so
+            raise
+        STATUS_WRITES.labels(self._work.kind, "written").inc()
+        seen.not_before = time.monotonic() + self._work.pause_s(patch)
+        generation = seen.generation
+        self._objects.take(body)
+        if seen.generation == generation:  # our own words are no news
+            self._objects.dirty.discard(seen.uid)
+
+    async def _delete(self, seen: Seen) -> None:
+        """Its time after its end is over. Not if it has changed, nor another of its name."""
+        body = {
+            "preconditions": {"uid": seen.uid, "resourceVersion": str(seen.version)},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._context.kube.call("DELETE", self._path(seen), body=body)
+        except KubeRefused as error:
+            if error.status != 404:
+                raise
+        seen.expires = None

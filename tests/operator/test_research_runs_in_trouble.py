@@ -1,0 +1,256 @@
+"""ResearchRun where it hurts: an operator that is killed anywhere, two of it, an API server that
+refuses, events that are lost, objects that come again under the same name."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kmock import KubernetesError
+from tests.operator.cluster import Served
+from tests.operator.customs import RUNS, Customs, running_beside
+from tests.operator.stage import operating, with_operator
+from tests.operator.test_research_runs import has_ended, phase, runs
+from tests.support import Gate, echo, eventually, row, working
+
+from researchcopilot.core.settings import Settings
+from researchcopilot.operator.context import Context
+from researchcopilot.operator.kube import Kube
+from researchcopilot.operator.projection import Projection
+from researchcopilot.operator.research_runs import ResearchRuns
+from researchcopilot.storage import objects
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.queue import Queue
+
+pytestmark = pytest.mark.anyio
+ECHO = {"input": 1, "agent": "echo"}
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing after it is done."""
+
+
+# Each is a place where something was just done, and what comes next is not.
+PLACES = ["before the submit", "after the submit", "before the status", "after the status"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_killed_between_any_two_writes_it_goes_on_where_it_was(
+    place: str,
+    ours: Settings,
+    db: Database,
+    queue: Queue,
+    cluster: tuple[Served, Customs],
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One run, whenever it was; the next one shows its end."""
+    served, api = cluster
+    async with working(ours, db, queue, {"echo": echo}):
+        body = await api.kubectl_apply(RUNS, "a", ECHO)
+        with monkeypatch.context() as patched:
+            kill_at(place, patched)
+            dying = Projection(context, ResearchRuns(context))
+            dying.note("ADDED", body)
+            with pytest.raises(Killed):
+                await dying._round()
+        async with operating(ours, db, queue, served):
+            status = await phase(api, "a", "Succeeded")
+    assert await runs(db) == [(status["runId"], "succeeded")]
+
+
+def kill_at(place: str, patched: pytest.MonkeyPatch) -> None:
+    where, name = {
+        "before the submit": (objects, "submit"),
+        "after the submit": (objects, "submit"),
+        "before the status": (Kube, "patch"),
+        "after the status": (Kube, "patch"),
+    }[place]
+    real = getattr(where, name)
+
+    async def killed(*args: Any, **fields: Any) -> Any:
+        if place.startswith("after"):
+            await real(*args, **fields)
+        raise Killed
+
+    patched.setattr(where, name, killed)
+
+
+async def test_killed_between_the_mark_and_the_cancellation(
+    ours: Settings,
+    db: Database,
+    queue: Queue,
+    cluster: tuple[Served, Customs],
+    context: Context,
+) -> None:
+    """The object is gone, its row says so, and its run goes on: the next start cancels it."""
+    served, api = cluster
+    gate = Gate()
+    async with working(ours, db, queue, {"gate": gate}):
+        async with operating(ours, db, queue, served):
+            await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+            found = await phase(api, "a", "Running")
+        await api.kubectl_delete(RUNS, "a")
+        await objects.gone(db, [found["sessionId"]])  # its own conversation has its uid
+        async with operating(ours, db, queue, served):
+            await eventually(lambda: has_ended(db, found["runId"]))
+
+
+async def test_two_operators_make_one_run_and_write_the_same(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+) -> None:
+    """By accident, at once: no run twice, and no war of statuses."""
+    served, api = cluster
+    often = with_operator(ours, custom_resources=True, resync_s=0.1)
+    other = Projection(replace(context, settings=often), ResearchRuns(context))
+    names = [f"run-{number}" for number in range(8)]
+    async with (
+        working(ours, db, queue, {"echo": echo}),
+        operating(often, db, queue, served),
+        running_beside(other),
+    ):
+        await asyncio.gather(*(api.kubectl_apply(RUNS, name, ECHO) for name in names))
+        for name in names:
+            await phase(api, name, "Succeeded")
+        await several_lists(api)  # what was under way when the last was shown is through by then
+        written = len(api.written)
+        await several_lists(api)
+        assert len(api.written) == written <= 2 * 3 * len(names)
+        await asyncio.gather(*(api.kubectl_delete(RUNS, name) for name in names))
+        await eventually(lambda: all_are_gone(db, len(names)))
+    assert [status for _, status in await runs(db)] == ["succeeded"] * len(names)
+
+
+async def several_lists(api: Customs) -> None:
+    before = api.lists
+    await eventually(lambda: api.lists > before + 8)
+
+
+async def all_are_gone(db: Database, number: int) -> bool:
+    rows = await db.rows(b"SELECT 1 FROM objects WHERE gone_at IS NOT NULL")
+    return len(rows) == number
+
+
+async def test_whoever_hears_of_a_deletion_late_submits_nothing(
+    ours: Settings,
+    db: Database,
+    queue: Queue,
+    cluster: tuple[Served, Customs],
+    context: Context,
+) -> None:
+    """Of two operators one has seen the object go; the other sees it still."""
+    _, api = cluster
+    async with working(ours, db, queue, {"echo": echo}):
+        body = await api.kubectl_apply(RUNS, "a", ECHO)
+        first, second = (Projection(context, ResearchRuns(context)) for _ in range(2))
+        first.note("ADDED", body)
+        await first._round()
+        first.note("DELETED", body)
+        await first._round()
+        second.note("ADDED", {**body, "metadata": {**body["metadata"], "generation": 2}})
+        await second._round()
+    assert len(await runs(db)) == 1
+
+
+@pytest.mark.parametrize("code", [409, 429, 500])
+async def test_a_status_that_is_refused_is_written_later(
+    code: int, ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+) -> None:
+    """And meanwhile the run goes on, and so do the others."""
+    served, api = cluster
+    async with (
+        working(ours, db, queue, {"echo": echo}),
+        operating(ours, db, queue, served),
+    ):
+        api.answers.extend([KubernetesError(code, "Trouble", "not now")] * 2)
+        await api.kubectl_apply(RUNS, "a", ECHO)
+        await eventually(lambda: len(api.answers) == 0)
+        await api.kubectl_apply(RUNS, "b", ECHO)
+        for name in ("a", "b"):
+            await phase(api, name, "Succeeded")
+    assert len(await runs(db)) == 2
+    assert len(api.written) <= 2 + 6, "it is not asked again and again"
+
+
+async def test_events_that_are_lost_are_made_up_for_by_the_next_list(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+) -> None:
+    """A new object, and one that went, of which nobody was told."""
+    served, api = cluster
+    often = with_operator(ours, custom_resources=True, resync_s=0.2)
+    gate = Gate()
+    async with (
+        working(often, db, queue, {"echo": echo, "gate": gate}),
+        operating(often, db, queue, served),
+    ):
+        await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+        found = await phase(api, "a", "Running")
+        api.lost_events = True
+        await api.kubectl_delete(RUNS, "a")
+        await api.kubectl_apply(RUNS, "b", ECHO)
+        await eventually(lambda: has_ended(db, found["runId"]))
+        await phase(api, "b", "Succeeded")
+
+
+async def test_another_object_of_the_same_name_is_another(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+) -> None:
+    """Deleted and made again while the operator was down: the old run is cancelled, the new one has
+    its own, and its status is never the old one's."""
+    served, api = cluster
+    gate = Gate()
+    async with working(ours, db, queue, {"echo": echo, "gate": gate}):
+        async with operating(ours, db, queue, served):
+            await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+            old = await phase(api, "a", "Running")
+        await api.kubectl_delete(RUNS, "a")
+        await api.kubectl_apply(RUNS, "a", ECHO)
+        async with operating(ours, db, queue, served):
+            new = await phase(api, "a", "Succeeded")
+            await eventually(lambda: has_ended(db, old["runId"]))
+    assert new["runId"] != old["runId"]
+    assert (await row(db, old["runId"]))["status"] == "cancelled"
+
+
+async def test_a_run_that_retention_removed_is_not_made_again(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+) -> None:
+    """What the object shows of its end stays, also if its status was lost on the way."""
+    served, api = cluster
+    async with working(ours, db, queue, {"echo": echo}):
+        async with operating(ours, db, queue, served):
+            await api.kubectl_apply(RUNS, "a", ECHO)
+            shown = await phase(api, "a", "Succeeded")
+            await api.kubectl_apply(RUNS, "b", ECHO)
+            await phase(api, "b", "Succeeded")
+        for table in (b"messages", b"claims", b"runs"):
+            await db.execute(b"DELETE FROM " + table)
+        lost = api.find(RUNS, "b")
+        assert lost is not None
+        await api._store(RUNS, {**lost, "status": {}})
+        async with operating(ours, db, queue, served):
+            await phase(api, "b", "Failed")
+    assert "removed by retention" in api.status("b")["message"]
+    assert api.status("a") == shown
+    assert await runs(db) == []
+
+
+async def test_an_api_server_that_is_away_loses_nothing(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+) -> None:
+    """Runs go on without it; their ends are shown when it is back."""
+    served, api = cluster
+    gate = Gate()
+    async with (
+        working(ours, db, queue, {"gate": gate}),
+        operating(ours, db, queue, served) as operator,
+    ):
+        await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+        found = await phase(api, "a", "Running")
+        api.refuse = KubernetesError(503, "ServiceUnavailable", "away")
+        await api.cut()
+        gate.open.set()
+        await eventually(lambda: has_ended(db, found["runId"]))
+        api.refuse = None
+        await phase(api, "a", "Succeeded")
+        assert not operator.task.done()

@@ -1,0 +1,147 @@
+"""An API server that goes away, falls silent or answers errors: ridden out, and told by /livez."""
+
+from typing import Any
+
+import pytest
+from kmock import KubernetesError
+from tests.operator.cluster import PODS, Served
+from tests.operator.stage import (
+    in_cluster,
+    operating,
+    queued_again,
+    with_operator,
+)
+from tests.support import eventually, metric
+from yarl import URL
+
+from researchcopilot.core.settings import Settings
+from researchcopilot.operator import watching
+from researchcopilot.operator.watches import Watches, asked
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.queue import Queue
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_lost_api_server_is_waited_for(
+    settings: Settings, db: Database, queue: Queue, served: Served
+) -> None:
+    """What happened meanwhile is told when it is back, and /livez has failed in between."""
+    quick = with_operator(settings, watch_limit_s=1.0)
+    async with operating(quick, db, queue, served) as operator:
+        health = operator.service.health
+        _, worker = await in_cluster(served.cluster, db, queue)
+        await served.close()
+        await eventually(lambda: health.answer("/livez")[0] == 503)
+        assert b"no watch of pods was answered for" in health.answer("/livez")[2]
+        await served.cluster.remove(PODS, "a")
+        await served.open()
+        await eventually(lambda: queued_again(db, worker))
+        await eventually(lambda: health.answer("/livez")[0] == 200)
+
+
+async def test_a_watch_that_has_died_unseen_is_given_up(
+    settings: Settings, db: Database, queue: Queue, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is open and says nothing (a load balancer has forgotten it): after a while
+    it is asked anew, from where it was."""
+    monkeypatch.setattr(watching, "WATCH_LASTS_S", 1)
+    monkeypatch.setattr(watching, "SILENT_S", 1.5)
+    async with operating(with_operator(settings), db, queue, served):
+        _, worker = await in_cluster(served.cluster, db, queue)
+        served.cluster.stalled = True
+        watches = len(watches_of(served))
+        await eventually(lambda: len(watches_of(served)) > watches)
+        await served.cluster.remove(PODS, "a")
+        served.cluster.stalled = False
+        await eventually(lambda: queued_again(db, worker))
+
+
+def watches_of(served: Served) -> list[Any]:
+    return [r for r in served.cluster.asked if r.resource == PODS and "watch" in r.params]
+
+
+async def test_each_watch_is_asked_to_end_so_that_silence_can_be_told(
+    settings: Settings, db: Database, queue: Queue, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute without news is no minute without an answer; and going on asks for no list."""
+    monkeypatch.setattr(watching, "WATCH_LASTS_S", 1)
+    async with operating(with_operator(settings, watch_limit_s=2.0), db, queue, served) as operator:
+        await eventually(lambda: len(watches_of(served)) >= 3)
+        assert operator.service.health.answer("/livez")[0] == 200
+    assert all(r.params["timeoutSeconds"] == "1" for r in watches_of(served))
+    lists = [r for r in served.cluster.asked if r.resource == PODS and "watch" not in r.params]
+    assert len(lists) == 1
+
+
+async def test_an_error_that_kopf_gives_up_at_ends_nothing(
+    settings: Settings,
+    db: Database,
+    queue: Queue,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rights that are missing for a while (nolar/kopf#1077): kopf ends, we do not."""
+
+    def impatient(selectors: dict[str, str]) -> object:
+        settings = kopf_settings(selectors)
+        settings.networking.error_backoffs = [0.05]
+        return settings
+
+    kopf_settings = watching.kopf_settings
+    monkeypatch.setattr("researchcopilot.operator.main.kopf_settings", impatient)
+    before = metric("researchcopilot_operator_restarts_total")
+    async with operating(with_operator(settings), db, queue, served) as operator:
+        _, worker = await in_cluster(served.cluster, db, queue)
+        served.cluster.refuse = KubernetesError(status=403, message="no rights")
+        await served.cluster.cut()
+        await eventually(lambda: metric("researchcopilot_operator_restarts_total") > before)
+        assert not operator.task.done()
+        served.cluster.refuse = None
+        await eventually(lambda: served.cluster.watchers > 0)
+        await served.cluster.remove(PODS, "a")
+        await eventually(lambda: queued_again(db, worker))
+
+
+async def test_postgres_away_makes_signals_wait(
+    settings: Settings, db: Database, queue: Queue, served: Served
+) -> None:
+    """They are kept, one of a kind, and go when it is back."""
+    async with operating(with_operator(settings), db, queue, served):
+        _, worker = await in_cluster(served.cluster, db, queue, runs=2)
+        async with db.transaction() as connection:
+            # Whatever the operator asks for waits until its statement time-out.
+            await connection.execute(b"LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
+            await served.cluster.remove(PODS, "a")
+            await eventually(lambda: blocked(db))
+        await eventually(lambda: queued_again(db, worker))
+
+
+async def blocked(db: Database) -> bool:
+    return bool(
+        await db.rows(
+            b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            b" AND wait_event_type = 'Lock' AND query LIKE '%WITH ORDINALITY AS p%'"
+        )
+    )
+
+
+def test_only_lists_and_watches_of_a_kind_count() -> None:
+    base = "https://kubernetes.default.svc"
+    for path, kind in (
+        ("/api/v1/namespaces/research/pods?watch=true", "pods"),
+        ("/api/v1/pods", "pods"),
+        ("/apis/researchcopilot.dev/v1alpha1/namespaces/a/researchruns", "researchruns"),
+        ("/apis/researchcopilot.dev/v1alpha1/researchruns", "researchruns"),
+        ("/apis/researchcopilot.dev/v1alpha1", None),
+        ("/api/v1", None),
+        ("/api/v1/namespaces/research/pods/a", None),
+    ):
+        assert asked(URL(base + path)) == kind
+
+
+def test_the_oldest_watch_is_the_one_that_is_told() -> None:
+    watches = Watches("pods", "researchruns")
+    assert watches.stale(60) is None
+    watches._answered["researchruns"] -= 100
+    assert "researchruns" in (watches.stale(60) or "")
