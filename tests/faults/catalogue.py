@@ -50,7 +50,7 @@ _LOST_OR_TWICE = (
         "tests/faults/test_entries.py"
         "::test_04_what_was_just_taken_and_is_not_claimed_yet_is_left_alone",
         STORAGE + "sql/workers.sql",
-        "WHERE (stopped_at IS NOT NULL OR seen_at < clock_timestamp()"
+        "WHERE (stopped_at IS NOT NULL OR seen_at < statement_timestamp()"
         " - make_interval(secs => %(stale_s)s))",
     ),
     Fault(
@@ -60,8 +60,9 @@ _LOST_OR_TWICE = (
         "a duty for each pair of row, list and lease",
         "tests/faults/test_entries.py"
         "::test_05_whatever_is_missing_of_row_list_and_lease_each_run_ends_once",
-        OURS + "janitor/leases.py",
-        "await self._take_back()",
+        STORAGE + "taking_back.py",
+        "moved = await moves.reclaim(db, limit=BATCH, max_losses=max_losses, gone=gone)",
+        "moved = Moved(())",
     ),
     Fault(
         6,

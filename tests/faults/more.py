@@ -34,7 +34,7 @@ MORE = (
         "PostHog#71361",
         "the first few go to the head at once, the rest over some seconds",
         "tests/services/test_janitor_parked.py::test_a_thousand_do_not_come_back_in_one_instant",
-        OURS + "janitor/returning.py",
+        OURS + "storage/returning.py",
         "await self._push(hints[:AT_ONCE])",
         "await self._push(hints)",
     ),

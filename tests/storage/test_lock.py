@@ -1,100 +1,26 @@
 """Locks: one holder, only the holder gives back and renews, and who loses it is told.
 
-On Valkey, and on every other server that this machine has: `redis-server` on the PATH, and what
-TESTS_REDIS_SERVERS names (paths, separated by colons).
+On each server of lock_servers.py.
 """
 
 import asyncio
 import os
-import shutil
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-import redis
-from tests.conftest import Servers
+from tests.storage.lock_servers import Server
 from tests.support import eventually, metric
 
 from researchcopilot.core.errors import LostLock, Unavailable
-from researchcopilot.core.settings import DatabaseSettings, RedisSettings
-from researchcopilot.dev import ports
-from researchcopilot.dev.processes import Child, until
-from researchcopilot.dev.users import give, server_user
+from researchcopilot.core.settings import RedisSettings
 from researchcopilot.storage import keeper
-from researchcopilot.storage.db import Database
-from researchcopilot.storage.lock import Locks, check_fence
+from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.lua import load
 
 pytestmark = pytest.mark.anyio
-OTHERS = [
-    path
-    for path in (
-        shutil.which("redis-server"),
-        *os.environ.get("TESTS_REDIS_SERVERS", "").split(":"),
-    )
-    if path
-]
-
-
-@dataclass
-class Server:
-    """A server to test against, and a plain client of it."""
-
-    url: str
-    client: redis.Redis
-    child: Child
-
-    def locks(self, db: Database | None = None) -> Locks:
-        return Locks(RedisSettings(url=self.url), db)
-
-
-@pytest.fixture(scope="module", params=["valkey", *OTHERS])
-def server(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Server]:
-    if request.param == "valkey":
-        with redis.Redis.from_url(servers.valkey.url, decode_responses=True) as client:
-            yield Server(servers.valkey.url, client, servers.valkey.child)
-        return
-    child, url = another(request.param, servers)
-    try:
-        with redis.Redis.from_url(url, decode_responses=True) as client:
-            assert until(lambda: answers(client), 10), child.tail()
-            yield Server(url, client, child)
-    finally:
-        child.kill()
-
-
-def another(binary: str, servers: Servers) -> tuple[Child, str]:
-    """A server of its own: that binary, on a free port."""
-    port = ports.free_port("127.0.0.1")
-    folder = servers.folder / f"another-{port}"
-    folder.mkdir(mode=0o711)
-    user = server_user()
-    give(folder, user)
-    command = [binary, "--port", str(port), "--save", "", "--dir", str(folder)]
-    log = servers.folder / f"another-{port}.log"
-    child = Child("another redis", command, guard=servers.guard, log=log, user=user)
-    child.start()
-    return child, f"redis://127.0.0.1:{port}/0"
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
-
-
-@pytest.fixture
-async def locks(server: Server, anyio_backend: str) -> AsyncIterator[Locks]:
-    server.client.flushall()
-    opened = server.locks()
-    yield opened
-    await opened.close()
 
 
 async def test_a_wrong_token_does_not_release(server: Server, locks: Locks) -> None:
@@ -337,78 +263,3 @@ async def test_a_cancelled_waiter_takes_nobody_with_it(server: Server, locks: Lo
         await asyncio.wait((first,))
     assert await asyncio.wait_for(second, 10)
     assert server.client.exists("lock:rebuild") == 0
-
-
-# Fences
-
-
-async def test_fences_only_grow(server: Server, db: Database) -> None:
-    """Protects: each holder has a greater number than all before it, also after a flush."""
-    locks = server.locks(db)
-    fences = []
-    for _ in range(3):
-        async with locks.hold("rebuild", fenced=True) as held:
-            assert held is not None
-            fences.append(held.fence)
-        server.client.flushall()
-    assert fences == [1, 2, 3]
-    await locks.close()
-
-
-async def test_a_stale_holder_cannot_publish(server: Server, db: Database) -> None:
-    """Protects: who lost the lock without noticing is refused inside its transaction."""
-    locks = server.locks(db)
-    async with locks.hold("rebuild", fenced=True) as stale:
-        assert stale is not None
-        async with db.transaction() as connection:
-            await check_fence(connection, stale)
-        server.client.flushall()  # and nobody has told it yet
-        async with locks.hold("rebuild", fenced=True) as now:
-            assert now is not None
-            with pytest.raises(LostLock, match="fence"):
-                async with db.transaction() as connection:
-                    await check_fence(connection, stale)
-            async with db.transaction() as connection:
-                await check_fence(connection, now)
-    await locks.close()
-
-
-async def test_nobody_takes_it_while_somebody_publishes(server: Server, db: Database) -> None:
-    """Protects: between the check and the commit there is no gap for a new holder."""
-    locks = server.locks(db)
-    async with locks.hold("rebuild", fenced=True) as held:
-        assert held is not None
-        async with db.transaction() as connection:
-            await check_fence(connection, held)
-            server.client.flushall()
-            taking = asyncio.create_task(take(locks))
-            await eventually(lambda: server.client.exists("lock:rebuild"))
-            waits = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            await eventually(lambda: waiting_in(db, waits))
-            assert not taking.done()
-        assert await asyncio.wait_for(taking, 5) == 2
-    await locks.close()
-
-
-async def take(locks: Locks) -> int | None:
-    async with locks.hold("rebuild", fenced=True) as held:
-        return held.fence if held else None
-
-
-async def waiting_in(db: Database, query: bytes) -> bool:
-    [(number,)] = await db.rows(query)
-    return bool(number)
-
-
-async def test_without_postgres_a_fenced_lock_is_not_taken(server: Server, tmp_path: Path) -> None:
-    """Protects: no fence, no lock; and the token is given back at once."""
-    away = Database(DatabaseSettings(url=f"postgresql:///x?host={tmp_path}"))
-    await away.open()
-    away.pool.timeout = 0.3
-    locks = server.locks(away)
-    with pytest.raises(Unavailable, match="Postgres"):
-        async with locks.hold("rebuild", fenced=True):
-            raise AssertionError("it was taken")
-    assert server.client.exists("lock:rebuild") == 0
-    await locks.close()
-    await away.close()

@@ -10,78 +10,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from researchcopilot.core.errors import ConfigError
+from researchcopilot.core.values import (
+    choice,
+    number,
+    parse_queues,
+    seconds,
+    switch,
+    text,
+    url,
+    whole,
+)
 
 PREFIX = "RC_"
 T = TypeVar("T")
-
-
-def _text(value: str) -> str:
-    return value
-
-
-def _url(*schemes: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
-            raise ValueError(f"a URL that starts with {' or '.join(s + '://' for s in schemes)}")
-        return value
-
-    return parse
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
-            raise ValueError(f"a whole number from {low} to {high}")
-        return int(value)
-
-    return parse
-
-
-def _number(low: float, high: float, unit: str) -> Callable[[str], float]:
-    def parse(value: str) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not low <= number <= high:
-            raise ValueError(f"{unit} from {low:g} to {high:g}")
-        return number
-
-    return parse
-
-
-def _seconds(low: float, high: float) -> Callable[[str], float]:
-    return _number(low, high, "seconds")
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return value
-
-    return parse
-
-
-def _switch(value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError("true or false")
-    return value == "true"
-
-
-def parse_queues(value: str) -> dict[str, int]:
-    """`runs=8,system=2` → {"runs": 8, "system": 2}."""
-    queues: dict[str, int] = {}
-    for part in value.split(","):
-        name, _, slots = part.strip().partition("=")
-        good_name = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-        if (
-            not (good_name and slots.isascii() and slots.isdigit() and 1 <= int(slots) <= 1000)
-            or name in queues
-        ):
-            raise ValueError("queues with 1 to 1000 slots each, like runs=8,system=2")
-        queues[name] = int(slots)
-    return queues
 
 
 def _setting(name: str, default: Any, parse: Callable[[str], Any], doc: str) -> Any:
@@ -96,12 +37,12 @@ class DatabaseSettings:
     url: str = _setting(
         "DATABASE_URL",
         "postgresql://postgres@127.0.0.1:5432/researchcopilot",
-        _url("postgresql", "postgres"),
+        url("postgresql", "postgres"),
         "Postgres 14 or newer; everything that matters is there",
     )
-    pool: int = _setting("DATABASE_POOL", 8, _whole(2, 200), "connections of a process at most")
+    pool: int = _setting("DATABASE_POOL", 8, whole(2, 200), "connections of a process at most")
     statement_timeout_s: float = _setting(
-        "DATABASE_STATEMENT_TIMEOUT", 30.0, _seconds(1, 600), "a statement may take so long"
+        "DATABASE_STATEMENT_TIMEOUT", 30.0, seconds(1, 600), "a statement may take so long"
     )
 
 
@@ -110,30 +51,30 @@ class RedisSettings:
     url: str = _setting(
         "REDIS_URL",
         "redis://127.0.0.1:6379/0",
-        _url("redis", "rediss", "unix"),
+        url("redis", "rediss", "unix"),
         "Redis 6.2 / Valkey 7.2 or newer; a hint that can be rebuilt",
     )
-    prefix: str = _setting("REDIS_PREFIX", "", _text, "put before every key, e.g. {rc}:")
+    prefix: str = _setting("REDIS_PREFIX", "", text, "put before every key, e.g. {rc}:")
     done_kept: int = _setting(
-        "REDIS_DONE_KEPT", 0, _whole(0, 100_000), "ended runs kept in queue:<queue>:done, for demos"
+        "REDIS_DONE_KEPT", 0, whole(0, 100_000), "ended runs kept in queue:<queue>:done, for demos"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiSettings:
-    host: str = _setting("API_HOST", "127.0.0.1", _text, "address that the api listens on; *: all")
-    port: int = _setting("API_PORT", 8080, _whole(0, 65535), "port of the api; 0 takes a free one")
+    host: str = _setting("API_HOST", "127.0.0.1", text, "address that the api listens on; *: all")
+    port: int = _setting("API_PORT", 8080, whole(0, 65535), "port of the api; 0 takes a free one")
     max_body_bytes: int = _setting(
-        "API_MAX_BODY_BYTES", 4_194_304, _whole(1024, 268_435_456), "a request body at most"
+        "API_MAX_BODY_BYTES", 4_194_304, whole(1024, 268_435_456), "a request body at most"
     )
     max_input_bytes: int = _setting(
-        "API_MAX_INPUT_BYTES", 262_144, _whole(64, 16_777_216), "a run's input as JSON at most"
+        "API_MAX_INPUT_BYTES", 262_144, whole(64, 16_777_216), "a run's input as JSON at most"
     )
     max_document_bytes: int = _setting(
-        "API_MAX_DOCUMENT_BYTES", 16_777_216, _whole(1024, 268_435_456), "a document at most"
+        "API_MAX_DOCUMENT_BYTES", 16_777_216, whole(1024, 268_435_456), "a document at most"
     )
     max_waiting: int = _setting(
-        "API_MAX_WAITING", 10_000, _whole(1, 1_000_000), "submits that wait for a commit, then 503"
+        "API_MAX_WAITING", 10_000, whole(1, 1_000_000), "submits that wait for a commit, then 503"
     )
 
 
@@ -146,51 +87,51 @@ class WorkerSettings:
         "queues, with slots for each",
     )
     drain_s: float = _setting(
-        "DRAIN_SECONDS", 30.0, _seconds(0, 86_400), "after SIGTERM runs may go on for so long"
+        "DRAIN_SECONDS", 30.0, seconds(0, 86_400), "after SIGTERM runs may go on for so long"
     )
     run_timeout_s: float = _setting(
-        "RUN_TIMEOUT_SECONDS", 3600.0, _seconds(0.1, 604_800), "a run's time-out if it names none"
+        "RUN_TIMEOUT_SECONDS", 3600.0, seconds(0.1, 604_800), "a run's time-out if it names none"
     )
     blocked_s: float = _setting(
         "BLOCKED_SECONDS",
         60.0,
-        _seconds(0.5, 3600),
+        seconds(0.5, 3600),
         "a loop blocked so long ends the worker",
     )
     max_result_bytes: int = _setting(
-        "MAX_RESULT_BYTES", 1_048_576, _whole(64, 67_108_864), "a run's result as JSON at most"
+        "MAX_RESULT_BYTES", 1_048_576, whole(64, 67_108_864), "a run's result as JSON at most"
     )
     cache_dir: str = _setting(
-        "CACHE_DIR", "", _text, "folder for index files; empty: a temporary one"
+        "CACHE_DIR", "", text, "folder for index files; empty: a temporary one"
     )
     retry_base_s: float = _setting(
-        "RETRY_BASE_SECONDS", 2.0, _seconds(0.001, 3600), "retry n waits up to base * 2^(n-1)"
+        "RETRY_BASE_SECONDS", 2.0, seconds(0.001, 3600), "retry n waits up to base * 2^(n-1)"
     )
     retry_cap_s: float = _setting(
-        "RETRY_CAP_SECONDS", 600.0, _seconds(0.001, 86_400), "a retry waits so long at most"
+        "RETRY_CAP_SECONDS", 600.0, seconds(0.001, 86_400), "a retry waits so long at most"
     )
     isolation: str = _setting(
         "WORKER_ISOLATION",
         "none",
-        _choice("none", "process"),
+        choice("none", "process"),
         "process: each run in a process of its own; none: only runs whose workers died twice",
     )
     memory_limit_mb: int = _setting(
         "WORKER_MEMORY_LIMIT_MB",
         0,
-        _whole(0, 1_048_576),
+        whole(0, 1_048_576),
         "an isolated run may have so much memory; 0: no limit",
     )
     max_lost_threads: int = _setting(
         "MAX_LOST_THREADS",
         8,
-        _whole(1, 10_000),
+        whole(1, 10_000),
         "more threads that agents keep after their end: the worker drains and exits",
     )
-    pod: str = _setting("POD_NAME", "", _text, "set by the chart from the Pod's name")
-    pod_uid: str = _setting("POD_UID", "", _text, "set by the chart from the Pod's uid")
+    pod: str = _setting("POD_NAME", "", text, "set by the chart from the Pod's name")
+    pod_uid: str = _setting("POD_UID", "", text, "set by the chart from the Pod's uid")
     pod_namespace: str = _setting(
-        "POD_NAMESPACE", "", _text, "set by the chart from the Pod's namespace"
+        "POD_NAMESPACE", "", text, "set by the chart from the Pod's namespace"
     )
 
 
@@ -199,56 +140,56 @@ class RecoverySettings:
     lease_s: float = _setting(
         "LEASE_SECONDS",
         15.0,
-        _seconds(0.03, 3600),
+        seconds(0.03, 3600),
         "a claim lasts so long; renewed each third",
     )
-    sweep_s: float = _setting("SWEEP_SECONDS", 5.0, _seconds(0.05, 600), "the janitor's beat")
+    sweep_s: float = _setting("SWEEP_SECONDS", 5.0, seconds(0.05, 600), "the janitor's beat")
     probe_s: float = _setting(
-        "PROBE_SECONDS", 10.0, _seconds(0.05, 600), "how often lost pushes are looked for"
+        "PROBE_SECONDS", 10.0, seconds(0.05, 600), "how often lost pushes are looked for"
     )
     probe_slack_s: float = _setting(
-        "PROBE_SLACK_SECONDS", 5.0, _seconds(0.05, 600), "a push may be late by so much"
+        "PROBE_SLACK_SECONDS", 5.0, seconds(0.05, 600), "a push may be late by so much"
     )
     spread_s: float = _setting(
         "RECLAIM_SPREAD_SECONDS",
         3.0,
-        _seconds(0, 60),
+        seconds(0, 60),
         "many runs of a dead worker come back over so long",
     )
     max_losses: int = _setting(
-        "MAX_LOSSES", 3, _whole(1, 100), "a run whose workers died so often fails as worker_lost"
+        "MAX_LOSSES", 3, whole(1, 100), "a run whose workers died so often fails as worker_lost"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetentionSettings:
     runs_days: float = _setting(
-        "RETENTION_DAYS", 30.0, _number(0.001, 36_500, "days"), "ended runs are kept so long"
+        "RETENTION_DAYS", 30.0, number(0.001, 36_500, "days"), "ended runs are kept so long"
     )
     dead_days: float = _setting(
-        "RETENTION_DEAD_DAYS", 90.0, _number(0.001, 36_500, "days"), "dead letters: so long"
+        "RETENTION_DEAD_DAYS", 90.0, number(0.001, 36_500, "days"), "dead letters: so long"
     )
     keys_hours: float = _setting(
-        "IDEMPOTENCY_HOURS", 24.0, _number(0.001, 8760, "hours"), "an Idempotency-Key holds so long"
+        "IDEMPOTENCY_HOURS", 24.0, number(0.001, 8760, "hours"), "an Idempotency-Key holds so long"
     )
     sweep_s: float = _setting(
-        "RETENTION_SWEEP_SECONDS", 60.0, _seconds(0.05, 86_400), "how often old rows are removed"
+        "RETENTION_SWEEP_SECONDS", 60.0, seconds(0.05, 86_400), "how often old rows are removed"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobSettings:
     digest_delay_s: float = _setting(
-        "DIGEST_DELAY_SECONDS", 300.0, _seconds(0, 86_400), "a digest comes so long after its run"
+        "DIGEST_DELAY_SECONDS", 300.0, seconds(0, 86_400), "a digest comes so long after its run"
     )
     memory_days: float = _setting(
-        "MEMORY_DAYS", 90.0, _number(0.00001, 36_500, "days"), "a conclusion is remembered so long"
+        "MEMORY_DAYS", 90.0, number(0.00001, 36_500, "days"), "a conclusion is remembered so long"
     )
     memory_sweep_s: float = _setting(
-        "MEMORY_SWEEP_SECONDS", 3600.0, _seconds(0.05, 86_400), "how often old memories are removed"
+        "MEMORY_SWEEP_SECONDS", 3600.0, seconds(0.05, 86_400), "how often old memories are removed"
     )
     stats_s: float = _setting(
-        "STATS_SECONDS", 60.0, _seconds(0.05, 3600), "how often a worker writes what it finished"
+        "STATS_SECONDS", 60.0, seconds(0.05, 3600), "how often a worker writes what it finished"
     )
 
 
@@ -257,67 +198,67 @@ class OperatorSettings:
     namespace: str = _setting(
         "OPERATOR_NAMESPACE",
         "",
-        _text,
+        text,
         "namespace that the workers and the operator's objects are in; empty: the operator's own",
     )
     cluster_wide: bool = _setting(
         "OPERATOR_CLUSTER_WIDE",
         False,
-        _switch,
+        switch,
         "take ResearchRun and RunSchedule from all namespaces; needs a ClusterRole",
     )
     selector: str = _setting(
         "OPERATOR_SELECTOR",
         "app.kubernetes.io/component=worker",
-        _text,
+        text,
         "labels of the Pods that are workers of this release; the API server filters by them",
     )
     container: str = _setting(
-        "OPERATOR_CONTAINER", "worker", _text, "the container of such a Pod that is the worker"
+        "OPERATOR_CONTAINER", "worker", text, "the container of such a Pod that is the worker"
     )
     custom_resources: bool = _setting(
         "OPERATOR_CUSTOM_RESOURCES",
         True,
-        _switch,
+        switch,
         "serve ResearchRun and RunSchedule; needs their CRDs and the rights to them",
     )
     deletion_cost: bool = _setting(
         "OPERATOR_DELETION_COST",
         False,
-        _switch,
+        switch,
         "write pod-deletion-cost on worker Pods, so that a scale-in spares the busy ones",
     )
     deletion_cost_s: float = _setting(
-        "OPERATOR_DELETION_COST_SECONDS", 10.0, _seconds(0.05, 3600), "how often it is looked at"
+        "OPERATOR_DELETION_COST_SECONDS", 10.0, seconds(0.05, 3600), "how often it is looked at"
     )
     watch_limit_s: float = _setting(
         "OPERATOR_WATCH_LIMIT_SECONDS",
         180.0,
-        _seconds(1, 3600),
+        seconds(1, 3600),
         "/livez fails when the API server has not answered a watch for so long",
     )
     runs_per_namespace: int = _setting(
         "OPERATOR_RUNS_PER_NAMESPACE",
         100,
-        _whole(0, 100_000),
+        whole(0, 100_000),
         "ResearchRun objects of a namespace that may be unfinished at once",
     )
     workspace: str = _setting(
         "OPERATOR_WORKSPACE",
         "default",
-        _text,
+        text,
         "workspace that runs and schedules of objects belong to; made if there is none",
     )
     cluster: str = _setting(
         "OPERATOR_CLUSTER",
         "default",
-        _text,
+        text,
         "a name for this cluster; each its own, where operators of several share a database",
     )
     resync_s: float = _setting(
         "OPERATOR_RESYNC_SECONDS",
         60.0,
-        _seconds(0.05, 3600),
+        seconds(0.05, 3600),
         "how often objects and rows are compared as a whole",
     )
 
@@ -325,26 +266,26 @@ class OperatorSettings:
 @dataclasses.dataclass(frozen=True, slots=True)
 class HealthSettings:
     host: str = _setting(
-        "HEALTH_HOST", "127.0.0.1", _text, "address of /livez /readyz /metrics; *: all"
+        "HEALTH_HOST", "127.0.0.1", text, "address of /livez /readyz /metrics; *: all"
     )
-    port: int = _setting("HEALTH_PORT", 0, _whole(0, 65535), "their port; 0 takes a free one")
+    port: int = _setting("HEALTH_PORT", 0, whole(0, 65535), "their port; 0 takes a free one")
     port_file: str = _setting(
-        "HEALTH_PORT_FILE", "", _text, "write the ports in use to this file as JSON"
+        "HEALTH_PORT_FILE", "", text, "write the ports in use to this file as JSON"
     )
     stale_s: float = _setting(
-        "LIVE_STALE_SECONDS", 60.0, _seconds(1, 3600), "/livez fails without progress for so long"
+        "LIVE_STALE_SECONDS", 60.0, seconds(1, 3600), "/livez fails without progress for so long"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = _setting(
-        "LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"), "what is logged"
+        "LOG_LEVEL", "info", choice("debug", "info", "warning", "error"), "what is logged"
     )
     format: str = _setting(
         "LOG_FORMAT",
         "auto",
-        _choice("auto", "json", "text"),
+        choice("auto", "json", "text"),
         "auto: text on a terminal",
     )
 
