@@ -258,11 +258,10 @@ class Queue:
         """Publish to each (worker_id, run_id) that the run was asked to stop."""
         await self.all([("PUBLISH", self.key(f"cancel:{worker}"), run) for worker, run in asked])
 
-    async def told(self, worker_id: str) -> AsyncGenerator[str, None]:
-        """Run ids that were asked to stop, as they are published; ends with Unavailable."""
+    async def told(self, worker_id: str) -> AsyncGenerator[str | None, None]:
+        """Run ids that were asked to stop, as they are published; see `published`."""
         async for run_id in self.published(f"cancel:{worker_id}"):
-            if run_id is not None:
-                yield run_id
+            yield run_id
 
     async def published(self, channel: str) -> AsyncGenerator[str | None, None]:
         """What is published there, as it comes; None once it is listened to, and for each second
@@ -270,7 +269,8 @@ class Queue:
 
         A connection that nothing comes back on is noticed by pings: TCP alone would wait for ever.
         """
-        async with _told(), self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        # Nothing is ignored: with RESP3 the client takes a pong for the news of a subscription.
+        async with _told(), self._redis.pubsub() as pubsub:
             await pubsub.subscribe(self.key(channel))
             yield None
             quiet = 0

@@ -34,8 +34,9 @@ class Told:
             try:
                 async with aclosing(self._redis.told(self._worker_id)) as told:
                     async for run_id in told:
-                        self._heard(run_id)
                         delays = reconnect_delays()
+                        if run_id is not None:
+                            self._heard(run_id)
             except Unavailable as error:
                 log.info("cancellations are told by the renewal for now: %s", error)
             await asyncio.sleep(next(delays))
