@@ -150,6 +150,12 @@ class Parts:
 
     def __call__(self, name: str, *arguments: str, **environment: str) -> Part:
         """`parts("worker", RC_LEASE_SECONDS="5")` is ready when this returns."""
+        part = self.prepare(name, *arguments, **environment)
+        part.start()
+        return part
+
+    def prepare(self, name: str, *arguments: str, **environment: str) -> Part:
+        """The same, not started yet."""
         part = Part(
             f"{name} {len(self.started) + 1}",
             [name, *arguments],
@@ -159,7 +165,6 @@ class Parts:
             guard=self.guard,
         )
         self.started.append(part)
-        part.start()
         return part
 
     def command(self, *arguments: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from researchcopilot import __version__
-from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.errors import LoginRefused, Unavailable
 from researchcopilot.core.settings import Settings, load
 from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
@@ -43,7 +43,9 @@ async def ready(service: Service, *, redis_first: bool) -> None:
     try:
         await check_redis(service.redis)
     except Unavailable as error:
-        if redis_first:
+        # A Redis that is away comes back. A login that is refused is somebody's mistake, and a Pod
+        # that is ready with it would let a roll-out go on and replace those that work.
+        if redis_first or isinstance(error, LoginRefused):
             raise
         log.warning("starts all the same: %s", error)
 

@@ -84,6 +84,13 @@
 {{- end }}
 {{- end }}
 
+{{/* What a secret holds, on a cluster that lets us look; root and name are given. Its checksum makes
+     Pods anew that read it. */}}
+{{- define "rc.liveSecret" -}}
+{{- $live := lookup "v1" "Secret" .root.Release.Namespace .name -}}
+{{ printf "%s %s" .name (default dict $live.data | toJson) }}
+{{- end }}
+
 {{/* Changes when a secret that a Pod reads does: what is given here, and on a cluster what the
      secrets hold. Generated values never change, so they are no part of it. */}}
 {{- define "rc.secretChecksum" -}}
@@ -91,8 +98,7 @@
 {{- $parts := list $v.externalDatabase.url $v.externalRedis.url $v.apiKey.value -}}
 {{- range list $v.externalDatabase.existingSecret $v.externalDatabase.passwordSecret $v.externalDatabase.caSecret $v.externalRedis.existingSecret $v.externalRedis.caSecret $v.postgresql.auth.existingSecret $v.valkey.auth.existingSecret -}}
 {{- if . -}}
-{{- $live := lookup "v1" "Secret" $.Release.Namespace . -}}
-{{- $parts = append $parts (printf "%s %s" . (default dict $live.data | toJson)) -}}
+{{- $parts = append $parts (include "rc.liveSecret" (dict "root" $ "name" .)) -}}
 {{- end -}}
 {{- end -}}
 {{ $parts | toJson | sha256sum | trunc 16 }}

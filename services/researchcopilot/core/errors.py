@@ -3,7 +3,8 @@
 ResearchCopilotError
 ├── ConfigError            a setting is unknown or bad; the process stops
 ├── Unavailable            Postgres or Redis does not answer; ridden out with backoff
-│   └── SchemaBehind       the database is older than this code; `migrate` has to run
+│   ├── SchemaBehind       the database is older than this code; `migrate` has to run
+│   └── LoginRefused       a server answers, and does not let us in
 ├── Busy                   a waiting line is full; try again later (503)
 ├── BadInput               a caller sent something we refuse (4xx)
 │   ├── NotFound
@@ -48,6 +49,10 @@ class Unavailable(ResearchCopilotError):
 
 class SchemaBehind(Unavailable):
     """The database schema is older than this code. Run `python -m researchcopilot migrate`."""
+
+
+class LoginRefused(Unavailable):
+    """A server answers, and refuses our name or password. Put right what its URL says."""
 
 
 class Busy(ResearchCopilotError):

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from prometheus_client import Counter
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-from researchcopilot.core.errors import Unavailable
+from researchcopilot.core.errors import LoginRefused, Unavailable
 
 # Redis' words for "not now"; whatever else it says counts as other, since texts are without end.
 WORDS = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"} | {
@@ -39,6 +39,10 @@ async def told() -> AsyncIterator[None]:
         if not str(error).endswith(_RESET):
             raise
         raise Unavailable("Redis does not answer: the connection was reset") from error
+    except AuthenticationError as error:
+        raise LoginRefused(
+            f"Redis refuses the login ({error}): put the name and password in RC_REDIS_URL right"
+        ) from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
 
