@@ -43,9 +43,7 @@ def test_due_is_what_counting_says(rule: Every | cron.Cron, away: int, part: int
 
 @pytest.mark.parametrize("line", ["* * * * *", "*/5 * * * *", "0 8 * * *", "*/7 1-3 * * *"])
 @pytest.mark.parametrize("days", [1, 30, 365, 3650])
-def test_a_long_absence_costs_little(
-    line: str, days: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_absence_costs_little(line: str, days: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects: after a weekend without a scheduler, thousands of schedules are worked out at once,
     and delayed runs wait for it."""
     asked = []
@@ -65,12 +63,14 @@ def test_a_long_absence_costs_little(
 
 
 @pytest.mark.parametrize("line", ["* * 16 2 *", "*/2 * 29 2 *", "0 0 1 1 *", "* 3 * 3 SUN"])
-@pytest.mark.parametrize("days", [300, 3000, 9000])
+@pytest.mark.parametrize("days", [300, 765, 3000, 9000])
 def test_the_newest_are_found_where_ticks_come_in_bursts(line: str, days: int) -> None:
     """Protects: no rule is so uneven that looking from the end misses one, or never ends."""
     timing = Timing(cron.parse(line, "Europe/Berlin"))
     first = timing.after(NOW - timedelta(days=days))
     assert first is not None
+    if first > NOW:
+        return
     found = due(timing, first, NOW)
     assert found.ticks[-1] <= NOW
     ticks = [*found.ticks, found.following]
