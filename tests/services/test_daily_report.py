@@ -210,7 +210,10 @@ async def test_a_question_of_each_minute_hides_no_other(
     await in_the_zone(db)
     for number in range(70):
         await digested_at(db, midnight(1) + timedelta(minutes=number), "Any news?", f"No, {number}")
+        slow = midnight(1) + timedelta(minutes=number)
+        await ended_at(db, slow, question="Any news?", started_at=slow - timedelta(seconds=60))
     await digested_at(db, midnight(1) + timedelta(hours=9), "Why is it slow?", "Nobody knows")
+    await ended_at(db, midnight(1), question="Why is it slow?")
     await report(db, queue, tmp_path)
     [written] = await made(db)
     assert written.markdown is not None
@@ -219,6 +222,8 @@ async def test_a_question_of_each_minute_hides_no_other(
     assert "### Why is it slow?\n\n- Nobody knows\n" in written.markdown
     assert written.data["digests"]["count"] == 71
     assert [one["times"] for one in written.data["digests"]["items"]] == [70, 1]
+    slowest = [(one["question"], one["seconds"]) for one in written.data["slowest"]]
+    assert slowest == [("Any news?", 60.0), ("Why is it slow?", 2.0)]
 
 
 async def digested_at(db: Database, moment: datetime, question: str, conclusion: str) -> None:

@@ -41,6 +41,49 @@ def test_due_is_what_counting_says(rule: Every | cron.Cron, away: int, part: int
     assert found.following == timing.after(every[-1])
 
 
+@pytest.mark.parametrize("line", ["* * * * *", "*/5 * * * *", "0 8 * * *", "*/7 1-3 * * *"])
+@pytest.mark.parametrize("days", [1, 30, 365, 3650])
+def test_a_long_absence_costs_little(line: str, days: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects: after a weekend without a scheduler, thousands of schedules are worked out at once,
+    and delayed runs wait for it."""
+    asked = []
+    after = cron.Cron.after
+
+    def counting(rule: cron.Cron, moment: datetime) -> datetime | None:
+        asked.append(moment)
+        return after(rule, moment)
+
+    timing = Timing(cron.parse(line, "Europe/Berlin"))
+    first = timing.after(NOW - timedelta(days=days))
+    assert first is not None
+    monkeypatch.setattr(cron.Cron, "after", counting)
+    found = due(timing, first, NOW)
+    assert len(found.ticks) <= MOST
+    assert len(asked) < 15 * MOST, len(asked)
+
+
+@pytest.mark.parametrize("line", ["* * 16 2 *", "*/2 * 29 2 *", "0 0 1 1 *", "* 3 * 3 SUN"])
+@pytest.mark.parametrize("days", [300, 1016, 3000, 9000])
+@pytest.mark.parametrize("now", [NOW, datetime(2026, 12, 10, 4, 28, 18, tzinfo=UTC)])
+def test_the_newest_are_found_where_ticks_come_in_bursts(
+    line: str, days: int, now: datetime
+) -> None:
+    """Protects: no rule is so uneven that looking from the end misses one, or never ends."""
+    timing = Timing(cron.parse(line, "Europe/Berlin"))
+    first = timing.after(now - timedelta(days=days))
+    assert first is not None
+    if first > now:
+        return
+    found = due(timing, first, now)
+    assert found.ticks[-1] <= now
+    ticks = [*found.ticks, found.following]
+    assert [timing.after(tick) for tick in found.ticks] == ticks[1:]
+    if found.older is None:
+        assert found.ticks[0] == first
+    else:
+        assert (found.older, len(found.ticks)) == (first, MOST)
+
+
 @given(st.floats(1, 10_000), st.integers(-(10**7), 10**7))
 def test_an_interval_is_a_grid(seconds: float, offset: int) -> None:
     """Protects: the next tick depends on the anchor alone, not on who asked when before."""

@@ -12,6 +12,7 @@ from researchcopilot.core.cron import Cron
 
 # So many ticks of a schedule are looked at one by one; older ones are told of in one row.
 MOST = 100
+_MANY = 2 * MOST
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -67,33 +68,37 @@ class DueTicks:
 def due(timing: Timing, first: datetime, now: datetime) -> DueTicks:
     """Every tick from `first` (a tick that is due) up to `now`, however long that is."""
     ticks, following = _take(timing, first, now)
-    if len(ticks) <= MOST:
-        return DueTicks(ticks, None, following)
-    ticks, following = _take(timing, _newest(timing, first, now), now)
-    return DueTicks(ticks[-MOST:], first, following)
+    if len(ticks) > _MANY:
+        ticks, following = _newest(timing, first, now, ticks[MOST] - first)
+    return DueTicks(ticks[-MOST:], first if len(ticks) > MOST else None, following)
 
 
-def _take(timing: Timing, first: datetime, now: datetime) -> tuple[list[datetime], datetime | None]:
-    """Ticks up to `now`, at most one more than MOST; and the one after them."""
+def _take(
+    timing: Timing, first: datetime | None, now: datetime
+) -> tuple[list[datetime], datetime | None]:
+    """Ticks up to `now`, at most one more than _MANY; and the one after them."""
     found: list[datetime] = []
     for tick in timing.ticks(first):
-        if tick > now or len(found) > MOST:
+        if tick > now or len(found) > _MANY:
             return found, tick
         found.append(tick)
     return found, None
 
 
-def _newest(timing: Timing, first: datetime, now: datetime) -> datetime:
-    """A tick after which not more than MOST are due: found by halving, since a schedule of seconds
-    that nobody looked at for a month has millions."""
-    low, high = first, now  # too many are due after low; not too many after high
-    while high - low > timedelta(seconds=1):
-        middle = low + (high - low) / 2
-        tick = timing.after(middle)
-        if tick is not None and tick <= now and len(_take(timing, tick, now)[0]) > MOST:
-            low = middle
+def _newest(
+    timing: Timing, first: datetime, now: datetime, span: timedelta
+) -> tuple[list[datetime], datetime | None]:
+    """The newest ones, more than MOST but not more than _MANY, and the one after them. Looked for
+    from the end, as far back as MOST of them took (`span`) and half as much: a schedule of seconds
+    that nobody looked at for a month has millions. Where they are not even, by halving."""
+    low, high, back = first, now, span * 1.5  # too many are due after low, too few after high
+    guess = max(low, now - back)
+    while True:
+        found, following = _take(timing, timing.after(guess), now)
+        if MOST < len(found) <= _MANY:
+            return found, following
+        if len(found) > MOST:
+            low = guess
         else:
-            high = middle
-    tick = timing.after(low)
-    assert tick is not None, "more than MOST ticks are due after it"
-    return tick
+            high, back = guess, min(back * 2, now - first)
+        guess = max(low + (high - low) / 2, now - back)

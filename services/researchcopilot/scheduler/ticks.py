@@ -51,7 +51,7 @@ PATIENCE_S = 1.0
 ANSWER_S = 0.3  # a Redis that takes longer is none: it is asked again after LOCK_S
 FALLBACK_S = 1.0  # a schedule that was made or changed is seen after so long at most
 BATCH = 250
-AT_A_TIME = 50  # plans that are made before the event loop has its turn
+AT_A_TIME_S = 0.005  # plans are made for so long before the event loop has its turn
 
 
 class TickLoop:
@@ -118,13 +118,15 @@ class TickLoop:
 
     async def _planned(self, due: Sequence[Schedule], now: datetime) -> list[Plan]:
         plans: list[Plan] = []
-        for number, schedule in enumerate(due, 1):
+        began = time.monotonic()
+        for schedule in due:
+            if time.monotonic() - began > AT_A_TIME_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
             try:
                 plans.append(plan(schedule, now))
             except Exception as error:
                 await self._halt(schedule, f"its next tick cannot be worked out: {error!r}")
-            if number % AT_A_TIME == 0:
-                await asyncio.sleep(0)
         return plans
 
     async def _fire(self, plans: Sequence[Plan]) -> list[Fired]:

@@ -51,14 +51,18 @@ WHERE workspace_id = %(workspace_id)s AND queue <> 'system'
 ORDER BY created_at DESC LIMIT %(limit)s
 
 -- name: slowest
-SELECT run_id, agent, status,
-       left(CASE WHEN jsonb_typeof(input) = 'string' THEN input #>> '{}'
-                 ELSE input ->> 'question' END, 300) AS question,
-       extract(epoch FROM finished_at - started_at)::float8 AS seconds
-FROM runs
-WHERE workspace_id = %(workspace_id)s AND queue <> 'system' AND started_at IS NOT NULL
-  AND finished_at >= %(start)s AND finished_at < %(end)s
-ORDER BY finished_at - started_at DESC, run_id LIMIT %(limit)s
+-- Of what was asked more than once the slowest alone.
+SELECT run_id, agent, status, question, seconds FROM (
+    SELECT DISTINCT ON (agent, md5(input::text)) run_id, agent, status,
+           left(CASE WHEN jsonb_typeof(input) = 'string' THEN input #>> '{}'
+                     ELSE input ->> 'question' END, 300) AS question,
+           extract(epoch FROM finished_at - started_at)::float8 AS seconds
+    FROM runs
+    WHERE workspace_id = %(workspace_id)s AND queue <> 'system' AND started_at IS NOT NULL
+      AND finished_at >= %(start)s AND finished_at < %(end)s
+    ORDER BY agent, md5(input::text), finished_at - started_at DESC, run_id
+) each_one
+ORDER BY seconds DESC, run_id LIMIT %(limit)s
 
 -- name: failures
 -- By what went wrong, upkeep too; `open`: neither replayed nor discarded.
