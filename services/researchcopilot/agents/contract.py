@@ -4,7 +4,8 @@
 
 A plain `def` is an agent too: it runs in a thread and is given a `SyncContext`. Whatever it
 returns must be JSON. An agent is run at least once: everything that must not happen twice goes
-through `ctx.step` or is sent with `ctx.idempotency_key`.
+through `ctx.step` or is sent with `ctx.idempotency_key`. What goes on in a thread (a plain `def`,
+or `asyncio.to_thread`) cannot be stopped from outside: it looks at `ctx.cancelled`, or is short.
 """
 
 import asyncio
