@@ -20,7 +20,6 @@ from researchcopilot.core.models import (
     Submitted,
 )
 
-SESSIONS = 4
 ROUTE = "POST /v1/runs"
 
 
@@ -44,7 +43,7 @@ def wishes() -> st.SearchStrategy[Wish]:
     return st.builds(
         Wish,
         how=st.sampled_from(["queue", "queue", "queue", "parallel", "reject", "cancel_previous"]),
-        session=st.integers(0, SESSIONS - 1),
+        session=st.integers(0, 3),
         runs=st.sampled_from([1, 1, 2, 3]),
         delayed=st.sampled_from([False, False, True]),
         hurried=st.sampled_from([False, False, False, True]),
@@ -59,12 +58,15 @@ def wishes() -> st.SearchStrategy[Wish]:
 class Client:
     """All clients together. `asked`: every submission that was ever sent."""
 
-    sessions: list[str] = field(default_factory=lambda: [new_id() for _ in range(SESSIONS)])
+    number: int  # of their sessions
     asked: list[Submission] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
     replays: dict[str, str] = field(default_factory=dict)
     ends: dict[str, tuple[str, Any]] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sessions = [new_id() for _ in range(self.number)]
 
     def submissions(self, wishes: Sequence[Wish], now: datetime) -> list[Submission]:
         made = [self._submission(wish, now, n) for n, wish in enumerate(wishes)]
@@ -88,7 +90,7 @@ class Client:
             )
         return NewRun(
             run_id=new_id(), workspace_id=1 + wish.foreign, agent="echo", queue="runs",
-            input="why?", session_id=self.sessions[(wish.session + number) % SESSIONS],
+            input="why?", session_id=self.sessions[(wish.session + number) % self.number],
             serial=wish.how != "parallel",
             on_conflict="queue" if wish.how == "parallel" else wish.how,
             max_attempts=wish.max_attempts, delay_s=50.0 if wish.delayed else None,

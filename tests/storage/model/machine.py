@@ -7,16 +7,18 @@ example the wires stay whole, the healing parts go on, and everything must end.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import assume
+from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.storage.model.actors import QUEUES, Api, Janitor, Process, Worker
 from tests.storage.model.client import Client, Wish, wishes
 from tests.storage.model.stage import Hints, Stage
 from tests.storage.model.wire import Cut
+from tests.storage.model.world import Unjudgeable
 
 from researchcopilot.core.models import Outcome
 
@@ -43,7 +45,7 @@ class Machine(RuleBasedStateMachine):
         self.group = group
         self.broken = False
         self.judge = stage.clear()
-        self.client = Client()
+        self.client = Client(4 if group == 1 else 16)
         self.workers: list[Worker] = []
         self.worker_ids: list[str] = []
         self.api = Api(stage.place, self.judge)
@@ -51,6 +53,7 @@ class Machine(RuleBasedStateMachine):
         self.hints = stage.hints([])
         self.missing: set[str] = set()
         self.healing = False
+        self.ending = False
 
     # One step
 
@@ -85,7 +88,10 @@ class Machine(RuleBasedStateMachine):
         """Is everything as it must be? `cut`: hints may have been lost."""
         if not self.healing:
             self.judge.nothing_else()
-        assume(not self.judge.unjudgeable)
+        if self.judge.unjudgeable and not self.ending:
+            reject()
+        if self.judge.unjudgeable:
+            raise Unjudgeable
         self.hints = self.stage.hints(self.worker_ids)
         complaints = [*self.judge.complaints, *self._vanished(cut)]
         complaints += self.client.complaints(self.judge.world)
@@ -342,9 +348,11 @@ class Machine(RuleBasedStateMachine):
     # The end
 
     def teardown(self) -> None:
+        self.ending = True
         try:
             if not self.broken:
-                self._heal()
+                with suppress(Unjudgeable):
+                    self._heal()
         finally:
             for process in (*self.workers, self.api, self.janitor):
                 self.stage.runner.run(process.end())
@@ -356,7 +364,7 @@ class Machine(RuleBasedStateMachine):
             self.healing = True
             for duty in DUTIES:
                 self._step(self.janitor, self.janitor.duties()[duty])
-            for worker in self.workers:
+            for worker in list(self.workers):
                 self._work_off(worker)
             self.healing = False
             self._look(cut=False)
@@ -367,9 +375,9 @@ class Machine(RuleBasedStateMachine):
 
     def _work_off(self, worker: Worker) -> None:
         self._step(worker, worker.beat)
+        self._step(worker, worker.renew)
         for queue in QUEUES:
             while self._take(worker, queue, None):
-                self._step(worker, worker.renew)
                 self._finish_all(worker)
         self._finish_all(worker)
 
@@ -380,7 +388,9 @@ class Machine(RuleBasedStateMachine):
 
     def _is_quiet(self) -> bool:
         runs = self.judge.world.runs.values()
-        return not self.hints.left() and not any(run["status"] in ("queued", "running") for run in runs)
+        return not self.hints.left() and not any(
+            run["status"] in ("queued", "running") for run in runs
+        )
 
     def _unfinished(self) -> list[str]:
         return [*(f"{entry} is left in Redis" for entry in self.hints.left()),
@@ -403,4 +413,3 @@ def _forgotten(
             if entry.partition(".")[2] not in held
         ]
     return words
-
