@@ -5,6 +5,7 @@ anywhere on the way, and a crash takes its memory with it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +56,8 @@ class Process:
     async def live(self, work: Callable[[], Awaitable[None]]) -> None:
         """A step, to its end or to the end of the process."""
         try:
-            try:
+            with suppress(Unavailable):  # whoever asked was told so, and may ask again
                 await work()
-            except Unavailable:
-                pass  # whoever asked was told so, and may ask again
             await self.settle()
         except Crash:
             pass

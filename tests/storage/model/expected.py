@@ -33,16 +33,17 @@ class Moment:
 
 
 def claim(world: World, moment: Moment, p: dict[str, Any]) -> Answer:
-    before = world.copy()
     answer: Answer = set()
-    for run_id in set(p["run_ids"]):
-        run = before.runs.get(run_id)
-        verdict = _judged(before, moment, run, p["claim_id"]) if run else "gone"
+    verdicts = {  # all of them before anything moves
+        run_id: _judged(world, moment, run, p["claim_id"]) if run else "gone"
+        for run_id, run in ((run_id, world.runs.get(run_id)) for run_id in p["run_ids"])
+    }
+    for run_id, verdict in verdicts.items():
         if verdict == "claimed":
             _take(world, world.runs[run_id], p)
         elif verdict == "parked":
             world.runs[run_id]["parked"] = True
-        number = world.runs[run_id]["claim_no"] if run else None
+        number = world.runs[run_id]["claim_no"] if run_id in world.runs else None
         answer.add((run_id, verdict, number))
     return answer
 

@@ -72,7 +72,7 @@ class Comparing:
         move, columns = reference
         wanted = before.copy()
         try:
-            answer = move(wanted, Moment(before.ended, after.began), params)
+            answer = move(wanted, Moment(before.now, after.now), params)
         except Unjudgeable:
             self.unjudgeable = True
             return
@@ -97,7 +97,7 @@ class Comparing:
             last = max(last, run["seq"])
 
     def _differ(self, name: str, wanted: World, after: World, before: World) -> None:
-        found = differences(wanted, after, before.ended)
+        found = differences(wanted, after, before.now)
         self.complaints += [f"after {name}: {words}" for words in found]
 
 

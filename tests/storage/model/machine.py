@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         wait = {
             run_id for run_id, run in runs.items()
             if run["status"] == "queued" and not run["parked"]
-            and run["deadline"] > self.judge.world.ended
+            and run["deadline"] > self.judge.world.now
         }  # fmt: skip
         missing = wait - self.hints.run_ids()
         new = missing - self.missing

@@ -217,7 +217,7 @@ class _RedisConnection(RedisConnection):
 
     async def send_packed_command(self, *args: Any, **more: Any) -> None:
         if not self.is_connected:
-            await self.connect()
+            await self.connect()  # type: ignore[no-untyped-call]
         if self.greeted and self.wire.reached():
             await self._hang_up()
         await super().send_packed_command(*args, **more)

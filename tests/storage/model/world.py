@@ -24,8 +24,9 @@ CLAIMS = b"""
     SELECT run_id, claim_no, worker_id, claim_id, started_at, finished_at, outcome, by_worker,
            error FROM claims WHERE xmin::text::bigint >= %(since)s"""
 COUNTS = b"""
-    SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM claims), clock_timestamp(),
-           pg_snapshot_xmin(pg_current_snapshot())::text::bigint"""
+    SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM claims),
+           (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM sessions),
+           pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock_timestamp()"""
 KEYS = b"SELECT workspace_id, route, key, body_hash, run_ids::text[] FROM idempotency_keys"
 SESSIONS = b"SELECT session_id, workspace_id FROM sessions"
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -51,8 +52,7 @@ class Error:
 
 @dataclass
 class World:
-    began: datetime  # this look
-    ended: datetime
+    now: datetime  # of this look
     runs: dict[str, Row] = field(default_factory=dict)
     claims: dict[tuple[str, int], Row] = field(default_factory=dict)
     keys: dict[tuple[int, str, str], tuple[str, list[str]]] = field(default_factory=dict)
@@ -90,18 +90,20 @@ class Observer:
         return now
 
     def look(self, last: World | None = None) -> World:
-        """All rows; of `last` those that no transaction has written since."""
+        """All rows; those of `last` that no transaction has written since. Nobody acts now."""
         since = {"since": last.next_xid if last else 0}
-        [(runs, claims, now, next_xid)] = self.rows(COUNTS)
-        world = World(now, now, dict(last.runs) if last else {}, dict(last.claims) if last else {})
+        [(*counts, next_xid, now)] = self.rows(COUNTS)
+        world = World(now, dict(last.runs), dict(last.claims)) if last else World(now)
         world.next_xid = next_xid
         world.runs |= {row["run_id"]: row for row in self.dicts(RUNS, since)}
         world.claims |= {(r["run_id"], r["claim_no"]): r for r in self.dicts(CLAIMS, since)}
-        if (len(world.runs), len(world.claims)) != (runs, claims):
+        if last is not None and [len(last.keys), len(last.sessions)] == counts[2:]:
+            world.keys, world.sessions = last.keys, last.sessions
+        else:
+            world.keys = {(w, r, k): (body, made) for w, r, k, body, made in self.rows(KEYS)}
+            world.sessions = dict(self.rows(SESSIONS))
+        if [len(world.runs), len(world.claims)] != counts[:2]:
             return self.look()  # some are gone
-        world.keys = {(w, r, k): (body, made) for w, r, k, body, made in self.rows(KEYS)}
-        world.sessions = dict(self.rows(SESSIONS))
-        world.ended = self.now()
         return world
 
 
@@ -111,8 +113,8 @@ class Observer:
 def differences(wanted: World, found: World, since: datetime) -> list[str]:
     """What is not as it was told; `since`: the statement came after that."""
     return [
-        *_compare("run", wanted.runs, found.runs, since, found.began),
-        *_compare("claim", wanted.claims, found.claims, since, found.began),
+        *_compare("run", wanted.runs, found.runs, since, found.now),
+        *_compare("claim", wanted.claims, found.claims, since, found.now),
         *(_other("key", wanted.keys, found.keys)),
         *(_other("session", wanted.sessions, found.sessions)),
     ]
@@ -133,7 +135,7 @@ def _compare(
     words += [f"{kind} {key} came from nowhere" for key in found.keys() - wanted.keys()]
     for key in wanted.keys() & found.keys():
         mine, theirs = wanted[key], found[key]
-        if mine == theirs:
+        if mine is theirs or mine == theirs:
             continue
         words += [
             f"{kind} {key}: {name} is {theirs[name]}, not {value}"
