@@ -23,7 +23,7 @@ from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
 from researchcopilot.janitor.returning import Returning
-from researchcopilot.runtime.loop import Stop
+from researchcopilot.runtime.loop import Stop, until_available
 from researchcopilot.storage import dead_letters, moves, workers
 from researchcopilot.storage.push import Pusher
 from researchcopilot.storage.submit import Submitter
@@ -127,12 +127,13 @@ class Worker(Process):
         self.handback = Handback(self.redis, self.worker_id)
         self.pusher = Pusher(self.redis)
         self._finisher = Finisher(self.db, self.worker_id, self.handback, self.pusher)
+        self._stop = Stop()
         self._takers = {queue: self._taker(queue, slots) for queue in QUEUES}
 
     def _taker(self, queue: str, slots: int) -> Taker:
         return Taker(
             queue, Slots(queue, slots), db=self.db, redis=self.redis, handback=self.handback,
-            worker_id=self.worker_id, lease_s=RECOVERY.lease_s, stop=Stop(), start=self._start,
+            worker_id=self.worker_id, lease_s=RECOVERY.lease_s, stop=self._stop, start=self._start,
         )  # fmt: skip
 
     def _start(self, taken: Taken, slots: Slots) -> None:
@@ -150,8 +151,12 @@ class Worker(Process):
         await super().end()
 
     async def register(self) -> None:
-        await workers.register(self.db, self.info)
+        """Nothing is taken before Postgres knows who takes it."""
+        await until_available(self._register, self._stop, what="Postgres")
         await self.redis.beat(self.worker_id)
+
+    async def _register(self) -> None:
+        await workers.register(self.db, self.info)
 
     async def beat(self) -> None:
         self.renewer.ready()

@@ -9,14 +9,14 @@ example the wires stay whole, the healing parts go on, and everything must end.
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.storage.model.actors import QUEUES, Api, Janitor, Process, Worker
 from tests.storage.model.client import Client, Wish, wishes
-from tests.storage.model.stage import Hints, Stage
+from tests.storage.model.hints import forgotten, unhinted
+from tests.storage.model.stage import Stage
 from tests.storage.model.wire import Cut
 from tests.storage.model.world import Unjudgeable
 
@@ -51,7 +51,7 @@ class Machine(RuleBasedStateMachine):
         self.api = Api(stage.place, self.judge)
         self.janitor = Janitor(stage.place, self.judge)
         self.hints = stage.hints([])
-        self.missing: set[str] = set()
+        self.without: set[str] = set()
         self.healing = False
         self.ending = False
 
@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         before = self.hints
         self._look(cut=cut_off)
         if isinstance(process, Worker) and not cut_off:
-            self._complain(_forgotten(process, known, before, self.hints))
+            self._complain(forgotten(process, known, before, self.hints))
         self.broken = False
 
     def _bury(self, process: Process) -> None:
@@ -93,7 +93,10 @@ class Machine(RuleBasedStateMachine):
         if self.judge.unjudgeable:
             raise Unjudgeable
         self.hints = self.stage.hints(self.worker_ids)
-        complaints = [*self.judge.complaints, *self._vanished(cut)]
+        without, self.without = self.without, unhinted(self.judge.world, self.hints)
+        new = set() if cut else self.without - without
+        complaints = [*self.judge.complaints]
+        complaints += [f"run {run_id} is queued and stands in no list" for run_id in new]
         complaints += self.client.complaints(self.judge.world)
         complaints += [] if self.healing else self.stage.findings()
         self._complain(complaints)
@@ -105,19 +108,6 @@ class Machine(RuleBasedStateMachine):
                 + f"\nstatements of this step: {', '.join(self.judge.log)}\n"
                 + self.stage.history(self.judge.world)
             )
-
-    def _vanished(self, cut: bool) -> list[str]:
-        """A run that waits stands in some list, unless a push was cut off or Redis was wiped."""
-        runs = self.judge.world.runs
-        wait = {
-            run_id for run_id, run in runs.items()
-            if run["status"] == "queued" and not run["parked"]
-            and run["deadline"] > self.judge.world.now
-        }  # fmt: skip
-        missing = wait - self.hints.run_ids()
-        new = missing - self.missing
-        self.missing = missing
-        return [] if cut else [f"run {run_id} is queued and stands in no list" for run_id in new]
 
     # Submitting
 
@@ -395,21 +385,3 @@ class Machine(RuleBasedStateMachine):
     def _unfinished(self) -> list[str]:
         return [*(f"{entry} is left in Redis" for entry in self.hints.left()),
                 *self.stage.findings(finished=True)]  # fmt: skip
-
-
-def _forgotten(
-    worker: Worker, known: set[tuple[str, str]], before: Hints, after: Hints
-) -> list[str]:
-    """What a worker has dealt with leaves its list: no entry may stay that it no longer knows."""
-    held = {run_id for run_id, _ in worker.held}
-    words: list[Any] = []
-    for queue in QUEUES:
-        hands = queue, worker.worker_id
-        unknown = {e for e in after.hands[hands] if (queue, e) not in worker.handback.known}
-        unknown -= {e for e in before.hands.get(hands, ()) if (queue, e) not in known}
-        words += [
-            f"{entry} stays in the hands of worker {worker.worker_id}, who has forgotten it"
-            for entry in unknown
-            if entry.partition(".")[2] not in held
-        ]
-    return words

@@ -5,12 +5,12 @@ anywhere so much further into the past, which is the same to whoever reads a clo
 """
 
 import asyncio
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 from tests.storage.model.actors import QUEUES, Place
+from tests.storage.model.hints import Hints
 from tests.storage.model.judge import Comparing
 from tests.storage.model.wire import Crash
 from tests.storage.model.world import Observer, World
@@ -29,24 +29,6 @@ _FOUND = b"SELECT rule, run_id, detail FROM model_findings"
 _FINISHED = b"""
     SELECT rule, run_id, detail FROM watch_findings
     WHERE rule <> 'one user message for each run of a session'"""
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What stands in Redis: of each queue the list and the delayed set, and each worker's hands."""
-
-    waiting: dict[str, list[str]]
-    delayed: dict[str, list[str]]
-    hands: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-
-    def run_ids(self) -> set[str]:
-        lists = (*self.waiting.values(), *self.delayed.values(), *self.hands.values())
-        return {entry.partition(".")[2] for entries in lists for entry in entries}
-
-    def left(self) -> list[str]:
-        """All entries but probes."""
-        lists = (*self.waiting.values(), *self.delayed.values(), *self.hands.values())
-        return [e for entries in lists for e in entries if not e.startswith("probe.")]
 
 
 class Stage:
