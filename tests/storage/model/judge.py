@@ -2,6 +2,7 @@
 answer. Nothing is raised here, since the product would catch it: the machine looks at `complaints`
 after each step."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,8 +40,9 @@ NAMES = {
 class Comparing:
     """The judge. `world` is how things stand after the last statement."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, seen: Counter[str]) -> None:
         self._observer = observer
+        self._seen = seen
         self.world = observer.look()
         self.complaints: list[str] = []
         self.log: list[str] = []
@@ -78,6 +80,10 @@ class Comparing:
             return
         self._check_order(name, wanted, after)
         self._differ(name, wanted, after, before)
+        self._seen.update(
+            f"{name}: {row[2 if name == 'renew' else 1]}" for row in answer if row[1:]
+        )
+        self._seen.update(name for row in answer if not row[1:])
         told = {tuple(_plain(row[column]) for column in columns) for row in rows or ()}
         if rows is not None and (told != answer or len(told) != len(rows)):
             self.complaints.append(

@@ -67,6 +67,8 @@ class Machine(RuleBasedStateMachine):
         self.stage.runner.run(process.live(work))
         cut_off = process.wire.happened
         process.wire.arm(None)
+        if cut_off:
+            self.stage.seen["cut: crash" if process.wire.dead else "cut: hang up"] += 1
         self._bury(process)
         before = self.hints
         self._look(cut=cut_off)

@@ -5,6 +5,7 @@ anywhere so much further into the past, which is the same to whoever reads a clo
 """
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Stage:
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.place = Place(DatabaseSettings(url=database_url), RedisSettings(url=redis_url))
+        self.seen: Counter[str] = Counter()  # answers and cuts, over all examples
         self.runner = asyncio.Runner()
         self.runner.get_loop().set_exception_handler(_unheard)
         self.observer = Observer(database_url)
@@ -55,7 +57,7 @@ class Stage:
     def clear(self) -> Comparing:
         self.observer.do(_EMPTY)
         self.redis.flushall()
-        return Comparing(self.observer)
+        return Comparing(self.observer, self.seen)
 
     def findings(self, *, finished: bool = False) -> list[str]:
         rows = self.observer.rows(_FOUND) + (self.observer.rows(_FINISHED) if finished else [])
