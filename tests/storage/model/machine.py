@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
             self.stage.runner.run(worker.end())
 
     def _start_worker(self, cut: Cut | None) -> None:
-        worker = Worker(self.stage.place, self.judge, self.group)
+        worker = Worker(self.stage.place, self.judge, max(2, self.group))
         self.workers.append(worker)
         self.worker_ids.append(worker.worker_id)
         self._step(worker, worker.register, cut)
@@ -285,12 +285,14 @@ class Machine(RuleBasedStateMachine):
         elif what == "beat":
             self._step(worker, worker.beat, cut)
         elif worker.ended:
-            self._finish_again(worker, kind, cut)
+            self._finish_again(worker, kind, pick, cut)
 
-    def _finish_again(self, worker: Worker, kind: str, cut: Cut | None) -> None:
+    def _finish_again(self, worker: Worker, kind: str, pick: int, cut: Cut | None) -> None:
         """As it was, or as another end of the same claim."""
-        many = 1 if self.group == 1 else self.group
-        outcomes = {(o.run_id, o.claim_no): o for o in worker.ended[-many:]}
+        chosen = worker.ended[-self.group :]
+        if self.group == 1:
+            chosen = [worker.ended[-1 - pick % min(len(worker.ended), 6)]]
+        outcomes = {(o.run_id, o.claim_no): o for o in chosen}
         if kind != "same":
             outcomes = {pair: worker.outcome(pair, kind) for pair in outcomes}
         self._step(worker, lambda: worker.finish_again(list(outcomes.values())), cut)
@@ -305,6 +307,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(duty=st.sampled_from(OFTEN), cut=CUTS)
     def sweep(self, duty: str, cut: Cut | None) -> None:
+        if duty != "probes":
+            self._step(self.janitor, self.janitor.duties()[duty], cut)
+            return
+        # A probe finds something only once it was taken, and the next sweep comes by.
+        self._step(self.janitor, self.janitor.duties()[duty])
+        for worker, queue in self._takers():
+            self._take(worker, queue, None)
+        self.time_passes(20)
         self._step(self.janitor, self.janitor.duties()[duty], cut)
 
     @rule(seconds=TIMES)
