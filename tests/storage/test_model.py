@@ -49,7 +49,7 @@ def test_the_model_holds_whatever_is_cut(stage: Stage, group: int) -> None:
     long = settings.get_current_profile_name() == "long"
     effort = settings(
         max_examples=settings().max_examples if long else QUICK[group],
-        stateful_step_count=60 if long else 40,
+        stateful_step_count=80 if long or group == 1 else 40,
         deadline=None,
         database=None,
         print_blob=True,

@@ -22,14 +22,17 @@ from tests.storage.model.world import Unjudgeable
 
 from researchcopilot.core.models import Outcome
 
-KINDS = ("succeeded", "succeeded", "succeeded", "failed", "cancelled", "retry", "release")
+KINDS = ("succeeded", "succeeded", "failed", "failed", "cancelled", "retry", "retry", "release")
 DUTIES = ("leases", "entries", "deadlines", "probes", "redis", "delayed", "parked", "due")
 OFTEN = (*DUTIES, "leases", "leases", "entries", "probes", "due")
 WISHES = st.lists(wishes(), min_size=1, max_size=4)
 ENDS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 TROUBLE = ("start", "start", "kill", "drain", "drain", "twice", "wiped")
+ASKED = ("again", "once more", "cancel", "cancel", "cancel", "replay", "replay", "discard")
 CUTS = st.one_of(
-    st.none(), st.builds(Cut, st.one_of(st.integers(0, 7), st.integers(0, 30)), st.booleans())
+    st.none(),
+    st.builds(Cut, st.integers(0, 5), st.booleans()),
+    st.builds(Cut, st.integers(0, 14), st.booleans()),
 )
 PICK = st.integers(0, 1000)
 # No two sums of these and of the waits of wishes and outcomes (50, 45, 130, lease 30, a day) are
@@ -138,7 +141,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.client.asked)
     @rule(
-        what=st.sampled_from(("again", "once more", "cancel", "cancel", "replay", "discard")),
+        what=st.sampled_from(ASKED),
         picks=st.lists(PICK, min_size=1, max_size=4),
         cut=CUTS,
     )
@@ -146,12 +149,12 @@ class Machine(RuleBasedStateMachine):
         if what in ("again", "once more"):
             self._submit_again(picks, what == "again", cut)
         elif what == "cancel":
-            run_ids = self._some(picks, self._with_status("queued", "running"))
+            run_ids = self._some(picks, *(("running",) if picks[0] % 2 else ("queued", "running")))
             self._step(self.api, lambda: self.api.cancel(1, run_ids), cut)
         elif what == "replay":
-            self._replay(self._some(picks, self._with_status("failed")), picks[0] % 2 == 0, cut)
+            self._replay(self._some(picks, "failed"), picks[0] % 2 == 0, cut)
         else:
-            run_ids = self._some(picks[:2], self._with_status("failed"))
+            run_ids = self._some(picks[:2], "failed")
             self._step(self.api, lambda: self.api.discard(run_ids), cut)
 
     def _submit_again(self, picks: list[int], same: bool, cut: Cut | None) -> None:
@@ -171,18 +174,15 @@ class Machine(RuleBasedStateMachine):
 
         self._step(self.api, work, cut)
 
-    def _with_status(self, *wanted: str) -> list[str]:
-        """Those first; and all others, since anybody may ask for anything."""
+    def _some(self, picks: Sequence[int], *statuses: str) -> list[str]:
+        """Mostly runs of these statuses; and others, since anybody may ask for anything."""
         runs = self.judge.world.runs
-        return [*(i for i, run in runs.items() if run["status"] in wanted), *runs]
-
-    def _some(self, picks: Sequence[int], run_ids: list[str]) -> list[str]:
-        if not run_ids:
-            return []
-        many = 1 if self.group == 1 else self.group // 4
-        first = [run_ids[pick % len(run_ids)] for pick in picks]
-        more = run_ids[picks[0] % len(run_ids) :][: many if len(picks) > 1 else 0]
-        return list(dict.fromkeys(first[:many] + more))[: self.group]
+        wanted = [run_id for run_id, run in runs.items() if run["status"] in statuses]
+        lists = [wanted if wanted and pick % 4 else list(runs) for pick in picks if runs]
+        found = [ids[pick % len(ids)] for ids, pick in zip(lists, picks, strict=bool(runs))]
+        if self.group > 1 and len(picks) > 2:
+            found += wanted[picks[0] % (len(wanted) + 1) :]
+        return list(dict.fromkeys(found))[: 1 if self.group == 1 else self.group // 2]
 
     # Working
 
@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
         runs = self.judge.world.runs
         if what == "wiped":
             self.stage.redis.flushall()
-        for run_id in self._some(picks, list(runs)) if what == "twice" else []:
+        for run_id in self._some(picks) if what == "twice" else []:
             entry = f"{runs[run_id]['workspace_id']}.{run_id}"
             self.stage.redis.rpush(f"queue:{runs[run_id]['queue']}", entry)
         self._look(cut=what == "wiped")
