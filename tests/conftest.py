@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 import redis
@@ -32,6 +33,9 @@ from researchcopilot.dev.valkey import Valkey
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import migrate
 from researchcopilot.storage.queue import Queue
+
+# `--hypothesis-profile=long`: for the tests that can use a longer look.
+hypothesis.settings.register_profile("long", max_examples=400, deadline=None, database=None)
 
 TEMPLATE = "template_researchcopilot"
 SHARED_MEMORY = Path("/dev/shm")

@@ -1,0 +1,57 @@
+"""The hints of a model test: what stands in Redis, and what must stand there with whole wires."""
+
+from dataclasses import dataclass, field
+
+from tests.storage.model.actors import QUEUES, Worker
+from tests.storage.model.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What stands in Redis: of each queue the list and the delayed set, and each worker's hands."""
+
+    waiting: dict[str, list[str]]
+    delayed: dict[str, list[str]]
+    hands: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def run_ids(self) -> set[str]:
+        lists = (*self.waiting.values(), *self.delayed.values(), *self.hands.values())
+        return {entry.partition(".")[2] for entries in lists for entry in entries}
+
+    def left(self) -> list[str]:
+        """All entries but probes, and where they stand."""
+        places = (("waiting", self.waiting), ("delayed", self.delayed), ("hands", self.hands))
+        return [
+            f"{entry} in {name} {key}"
+            for name, lists in places
+            for key, entries in lists.items()
+            for entry in entries
+            if not entry.startswith("probe.")
+        ]
+
+
+def unhinted(world: World, hints: Hints) -> set[str]:
+    """Runs that wait for a worker and stand in no list: their push was lost."""
+    waiting = {
+        run_id for run_id, run in world.runs.items()
+        if run["status"] == "queued" and not run["parked"] and run["deadline"] > world.now
+    }  # fmt: skip
+    return waiting - hints.run_ids()
+
+
+def forgotten(
+    worker: Worker, known: set[tuple[str, str]], before: Hints, after: Hints
+) -> list[str]:
+    """What a worker has dealt with leaves its list: no entry may stay that it no longer knows."""
+    held = {run_id for run_id, _ in worker.held}
+    words: list[str] = []
+    for queue in QUEUES:
+        hands = queue, worker.worker_id
+        unknown = {e for e in after.hands[hands] if (queue, e) not in worker.handback.known}
+        unknown -= {e for e in before.hands.get(hands, ()) if (queue, e) not in known}
+        words += [
+            f"{entry} stays in the hands of worker {worker.worker_id}, who has forgotten it"
+            for entry in unknown
+            if entry.partition(".")[2] not in held
+        ]
+    return words
