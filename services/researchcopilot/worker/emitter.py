@@ -10,7 +10,6 @@ from researchcopilot.storage.events import Event, append
 from researchcopilot.storage.queue import Queue
 from researchcopilot.worker.metrics import EMITS_LOST
 
-
 # A Redis that answers nothing at all is not heard of before its time-out, which is longer.
 MOMENT_S = 2.0
 
