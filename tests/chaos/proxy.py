@@ -145,6 +145,7 @@ class Line:
         try:
             server = await asyncio.open_connection(HOST, self._port_of())
         except OSError:
+            self.counts["refused"] += 1
             writer.transport.abort()
             return
         pair = _Pair(self, (reader, writer), server)

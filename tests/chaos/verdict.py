@@ -184,13 +184,14 @@ def _line(
 async def longest(db: Database, course: Course, shown: int = 5) -> list[tuple[float, str, str]]:
     """(seconds, fault, run) of the recoveries that took longest, one for each run."""
     moves = await _moves(db)
-    waits = {
-        run_id: (wait, blow.fault.name, run_id)
+    waits = sorted(
+        (wait, blow.fault.name, run_id)
         for blow in course.blows
         for run_id, _ in blow.touched
         if (wait := _wait(blow.at, moves[run_id])) is not None
-    }
-    return sorted(waits.values(), reverse=True)[:shown]
+    )
+    by_run = {run_id: (wait, name, run_id) for wait, name, run_id in waits}
+    return sorted(by_run.values(), reverse=True)[:shown]
 
 
 async def _moves(db: Database) -> dict[str, list[datetime]]:

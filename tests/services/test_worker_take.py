@@ -140,6 +140,32 @@ async def test_a_probe_counts_only_when_what_was_taken_with_it_is_claimed(
             await eventually(lambda: queue.last_probed("runs"))
 
 
+async def test_a_probe_that_cannot_be_told_of_comes_back(
+    settings: Settings, db: Database, queue: Queue
+) -> None:
+    """Protects: while a probe counts as under way no other is sent, and lost pushes wait for a
+    minute. Red while a worker drops the probe that a read-only Redis refuses."""
+    first, _ = await submit(db, queue, new_run(), new_run())
+    await queue.probe("runs", 1000)
+    with psycopg.connect(settings.database.url) as blocker, prompt(settings) as client:
+        blocker.execute("SELECT 1 FROM runs WHERE run_id = %s FOR UPDATE", [first])
+        async with working(settings, db, queue, {"echo": echo}):
+            await eventually(lambda: waits_in(db, "claim_1"))
+            before = refusals(client)
+            client.config_set("min-replicas-to-write", 1)
+            try:
+                blocker.rollback()
+                await ended(db, first)
+                await eventually(lambda: refusals(client) > before)
+            finally:
+                client.config_set("min-replicas-to-write", 0)
+            assert await eventually(lambda: queue.last_probed("runs")) == 1000
+
+
+def refusals(client: Any) -> int:
+    return int(client.info("errorstats").get("errorstat_NOREPLICAS", {"count": 0})["count"])
+
+
 # Claim
 
 

@@ -3,14 +3,18 @@ gateway that has forgotten us. Both loops of Python tell it in their own words."
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import uvloop
 from tests.chaos.proxy import Line, Network
 from tests.storage.test_queue import WORKER, entries
+from tests.support import eventually
 
 from researchcopilot.core.errors import Unavailable
-from researchcopilot.core.settings import RedisSettings
+from researchcopilot.core.settings import DatabaseSettings, RedisSettings, Settings
+from researchcopilot.storage.db import Database
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.queue import Queue
 
@@ -69,3 +73,59 @@ async def _some_time(name: str, call: Callable[[], Awaitable[object]]) -> None:
 async def _hold(locks: Locks) -> None:
     async with locks.hold("any", ttl_s=5.0) as held:
         assert held is not None
+
+
+def test_who_waits_in_line_is_served_as_soon_as_postgres_is_back(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects: a Postgres that restarts in a few seconds costs those seconds. Red while the pool
+    tries again only for those who come anew: a lone lane then waits out its ten seconds."""
+    port = int(settings.database.url.rpartition(":")[2].partition("/")[0])
+    network, server = Network(), {"port": port}
+    line = network.line("database", "Postgres", lambda: server["port"])
+    database = settings.database.url.rpartition("/")[2]
+    url = f"postgresql://postgres@127.0.0.1:{line.port}/{database}"
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            db = Database(DatabaseSettings(url=url))
+            runner.run(_wait_in_line(line, server, db, caplog))
+    finally:
+        network.close()
+
+
+async def _wait_in_line(
+    line: Line, server: dict[str, int], db: Database, told: pytest.LogCaptureFixture
+) -> None:
+    await db.open()
+    port = server["port"]
+    try:
+        assert await db.rows(b"SELECT 1") == [(1,)]
+        server["port"] = 1  # nobody listens there
+        await asyncio.to_thread(line.cut)
+        waits = await _stand_in_line(db)
+        # Once for each connection that was lost and for this call; then there is nobody who tries.
+        await eventually(lambda: len(given_up(told)) >= 4, 9.0)
+        server["port"] = port
+        async with asyncio.timeout(5.0):
+            assert await waits == [(1,)]
+    finally:
+        await db.close()
+
+
+async def _stand_in_line(db: Database) -> "asyncio.Task[list[Any]]":
+    """A query that waits for a connection; the dead ones are given out before."""
+    while True:
+        query = asyncio.create_task(db.rows(b"SELECT 1"))
+        await eventually(partial(_done_or_waiting, db, query))
+        if not query.done():
+            return query
+        with pytest.raises(Unavailable):
+            await query
+
+
+def _done_or_waiting(db: Database, query: "asyncio.Task[list[Any]]") -> bool:
+    return query.done() or db.pool.get_stats().get("requests_waiting", 0) > 0
+
+
+def given_up(told: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in told.messages if "reconnection attempt" in message]

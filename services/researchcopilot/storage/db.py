@@ -7,6 +7,7 @@ state is used.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,6 +41,8 @@ _AWAY = (
 # A limit of Postgres that this statement is past (nested too deeply, too long). The driver files
 # it under OperationalError too, but the server is there, and would say so for ever.
 _TOO_MUCH = "54"
+# How long a knock waits to be let in; it has made the pool try by then.
+KNOCK_S = 1.0
 
 
 def translate(error: BaseException) -> BaseException:
@@ -97,9 +100,12 @@ class Database:
             timeout=10,
             max_idle=300,
             reconnect_timeout=2,
+            reconnect_failed=self._given_up,
             configure=configure,
             open=False,
         )
+        self._knock: asyncio.Task[None] | None = None
+        self._out_of_hope = False
 
     async def open(self) -> None:
         """Start the pool; does not wait for the server, which may come later."""
@@ -107,6 +113,24 @@ class Database:
 
     async def close(self) -> None:
         await self.pool.close(timeout=2)
+        if self._knock is not None:
+            await asyncio.wait((self._knock,))
+
+    async def _given_up(self, pool: object) -> None:
+        """The pool tries again only for somebody who comes anew; who stands in its line already
+        would wait out his time although the server is back. So somebody comes anew."""
+        self._out_of_hope = True
+        if self._knock is None or self._knock.done():
+            self._knock = asyncio.create_task(self._come_anew())
+
+    async def _come_anew(self) -> None:
+        """Again if the pool has given up meanwhile: another of its tries may have been under way,
+        and then nobody was let in for this one's sake."""
+        while self._out_of_hope and not self.pool.closed:
+            self._out_of_hope = False
+            with contextlib.suppress(psycopg.OperationalError):  # nobody was there in time
+                async with self.pool.connection(timeout=KNOCK_S):
+                    pass
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[TupleRow]]:

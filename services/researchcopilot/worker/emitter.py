@@ -1,6 +1,7 @@
 """Emits: grouped, with little patience. Progress that cannot be told is dropped and counted; it
 never fails a run, and it never holds one up for more than a moment."""
 
+import asyncio
 from collections.abc import Sequence
 
 from researchcopilot.core.errors import Busy, Unavailable
@@ -8,6 +9,9 @@ from researchcopilot.runtime.batch import Group, Limits
 from researchcopilot.storage.events import Event, append
 from researchcopilot.storage.queue import Queue
 from researchcopilot.worker.metrics import EMITS_LOST
+
+# A Redis that answers nothing at all is not heard of before its time-out, which is longer.
+MOMENT_S = 2.0
 
 
 class Emitter:
@@ -22,8 +26,9 @@ class Emitter:
 
     async def emit(self, event: Event) -> None:
         try:
-            await self._group(event)
-        except (Unavailable, Busy):
+            async with asyncio.timeout(MOMENT_S):
+                await self._group(event)
+        except (Unavailable, Busy, TimeoutError):
             EMITS_LOST.inc()
 
     async def _send(self, events: Sequence[Event]) -> list[None]:

@@ -156,8 +156,13 @@ class Taker:
             self._handback.give("head", self.queue, entry, since=time.monotonic())
 
     async def _probed(self, probe: str) -> None:
+        """One that cannot be told of goes back to the head: as long as it counts as under way no
+        other is sent, and lost pushes would stay lost for so long."""
         try:
             await self._redis.probed(self.queue, self._worker_id, probe)
+        except Unavailable as error:
+            log.warning("a probe goes back to the head: %s", error)
+            self._give_back([probe])
         except Exception as error:
             log.warning("a probe is dropped: %s", error)
             self._handback.give("drop", self.queue, probe)
