@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["min 0 needs kind keda"],
     ),
     "nobody serves a queue": (
-        {"worker": {"pools": {"default": {"queues": {"runs": 1}}, "x": None}}},
+        {"worker": {"pools": {"default": {"queues": {"runs": 1, "system": None}}}}},
         ["serves the queue system"],
     ),
     "nobody to ask": (
@@ -92,8 +92,6 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_refused_with_the_reason(chart: Render, name: str) -> None:
     values, words = WRONG[name]
-    if name == "nobody serves a queue":
-        values = {"worker": {"pools": {"default": {"queues": {"runs": 1, "system": None}}}}}
     with pytest.raises(helm_python.HelmError) as refused:
         chart(values)
     for word in words:
