@@ -5,6 +5,7 @@ from typing import Any
 import helm_python
 import pytest
 from tests.chart.conftest import Render
+from tests.chart.matrix import URLS
 
 SCALED = {"enabled": True, "kind": "keda", "min": 1, "max": 3}
 WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -46,6 +47,49 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "bundled servers in production": (
         {"production": True},
         ["production is true", "postgresql.enabled", "valkey.enabled"],
+    ),
+    "a certificate for the bundled database": (
+        {"externalDatabase": {"caSecret": "ca"}},
+        ["postgresql.enabled", "externalDatabase"],
+    ),
+    "a certificate for the bundled Redis": (
+        {"externalRedis": {"caSecret": "ca"}},
+        ["valkey.enabled", "externalRedis"],
+    ),
+    "a key that nobody would put in": (
+        {"apiKey": {"create": False, "existingSecret": "key"}},
+        ["apiKey.create is false"],
+    ),
+    "a server behind a closed port": (
+        {
+            **URLS,
+            "externalDatabase": {"url": "postgresql://rc@[fd00::1]:6432/rc"},
+            "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
+        },
+        ["externalDatabase.url has the port 6432", "externalRedis.url has the port 6380"],
+    ),
+    "parts with prefixes of their own": (
+        {"worker": {"settings": {"REDIS_PREFIX": "a:"}}},
+        ["worker.settings.REDIS_PREFIX", "settings.REDIS_PREFIX"],
+    ),
+    "a pool with a lease of its own": (
+        {
+            "worker": {
+                "pools": {
+                    "default": {
+                        "queues": {"runs": 1, "system": 1},
+                        "settings": {"LEASE_SECONDS": 60},
+                    }
+                }
+            }
+        },
+        ["worker.pools.default.settings.LEASE_SECONDS"],
+    ),
+    "no pools": ({"worker": {"pools": {"default": None}}}, ["/worker/pools"]),
+    "no time to hand back": ({"worker": {"drainMargin": 0}}, ["/worker/drainMargin"]),
+    "an ingress to nothing": (
+        {"api": {"enabled": False, "ingress": {"enabled": True, "hosts": ["a"]}}},
+        ["api.ingress.enabled is true, but api.enabled is false"],
     ),
     "no API key in production": ({"production": True}, ["there is no API key"]),
     "latest in production": (

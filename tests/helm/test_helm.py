@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from tests.chart.engine import CHART, Object, load, name_of, of_kind, render
-from tests.chart.matrix import MATRIX, POOLS
+from tests.chart.matrix import EXTERNAL, MATRIX, POOLS
 from tests.chart.test_refusals import WRONG
 from tests.helm.cluster import Cluster, cluster
 from tests.helm.program import Helm
 
 POOL = "rc-researchcopilot-worker-default"
 SECRET = "rc-researchcopilot"
+KEY = {"existingSecret": "app-key", "existingSecretKey": "key"}
 
 
 @pytest.fixture
@@ -109,6 +110,33 @@ def test_a_pool_that_is_new_starts_as_asked(helm: Helm, live: Cluster) -> None:
     new = {"worker": {"pools": {"default": {"queues": {"runs": 1, "system": 1}},
                                 "new": {"queues": {"more": 1}, "replicas": 2}}}}  # fmt: skip
     assert replicas(upgraded(helm, live, new), "rc-researchcopilot-worker-new") == 2
+
+
+def secret(name: str, **data: str) -> Object:
+    encoded = {key: b64encode(value.encode()).decode() for key, value in data.items()}
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": encoded}
+
+
+def test_an_upgrade_sees_that_a_secret_has_changed(helm: Helm, live: Cluster) -> None:
+    """Protects: rotation. Another password rolls the Pods; another key is put in by another Job,
+    and rolls nobody, since no Pod reads it."""
+
+    def marks(**secrets: str) -> tuple[list[str], set[str]]:
+        for name, value in secrets.items():
+            live.add(secret(f"app-{name}", uri=value, url=value, key=value))
+        objects = upgraded(helm, live, {**EXTERNAL, "apiKey": KEY})
+        pods = of_kind(objects, "Deployment").values()
+        annotations = [one["spec"]["template"]["metadata"]["annotations"] for one in pods]
+        return [one["checksum/secret"] for one in annotations], set(of_kind(objects, "Job"))
+
+    before = marks(db="a", redis="b", key="c")
+    assert marks() == before
+    password, key = marks(redis="other"), marks(key="other")
+    assert set(password[0]).isdisjoint(before[0])
+    assert password[1].isdisjoint(before[1]), "the Job reads it too"
+    assert key[0] == password[0]
+    assert key[1].isdisjoint(password[1])
 
 
 def test_secrets_that_were_made_stay(helm: Helm, live: Cluster) -> None:
