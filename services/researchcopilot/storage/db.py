@@ -108,6 +108,15 @@ class Database:
     async def close(self) -> None:
         await self.pool.close(timeout=2)
 
+    async def reach(self) -> None:
+        """Connect once beside the pool, which would say after its ten seconds that nobody came, and
+        not why. Raises Unavailable with the reason: a name that does not resolve, a password."""
+        try:
+            options = connection_options(self.settings)
+            await (await AsyncConnection.connect(self.settings.url, **options)).close()
+        except (psycopg.Error, OSError) as error:
+            raise translate(error) from error
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
         """One connection, in autocommit; `async with connection.transaction()` for more."""
