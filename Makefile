@@ -4,6 +4,7 @@
 #   make chaos   10,000 runs under 200 faults, 20 minutes           make bench  accept and drain, measured
 #   make mutate  each line that protects us is missed by a test     make help   this
 #   make images  every container, built and run (buildah, podman)   make monitoring  a real Prometheus looks on
+#   make helm    the chart by Helm 3 and Helm 4, as people run them
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,10 +14,10 @@ TESTS  := $(VENV)/.ready-for-tests
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check format chaos mutate bench chart images monitoring lock clean
+.PHONY: help setup demo dev test check format chaos mutate bench chart images monitoring helm lock clean
 
 help:
-	@sed -n '2,6s/^# //p' Makefile
+	@sed -n '2,7s/^# //p' Makefile
 
 setup: $(TESTS)
 
@@ -77,6 +78,10 @@ images: $(TESTS)
 monitoring: $(TESTS)
 	tests/monitoring/prepare
 	TESTS_MONITORING=1 $(BIN)/python -m pytest tests/monitoring $(ARGS)
+
+helm: $(TESTS)
+	tests/helm/prepare $(BIN)
+	TESTS_HELM=1 $(BIN)/python -m pytest tests/helm $(ARGS)
 
 # One hash-locked list for each container, one for dev, one for all tests; no index address.
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -154,12 +154,12 @@ class Parts:
 
     def __call__(self, name: str, *arguments: str, **environment: str) -> Part:
         """`parts("worker", RC_LEASE_SECONDS="5")` is ready when this returns."""
-        part = self.prepare(name, *arguments, **environment)
-        part.start()
+        part = self.launch(name, *arguments, **environment)
+        part.wait_ready()
         return part
 
-    def prepare(self, name: str, *arguments: str, **environment: str) -> Part:
-        """The same, not started yet."""
+    def launch(self, name: str, *arguments: str, **environment: str) -> Part:
+        """The same, and not waited for."""
         part = Part(
             f"{name} {len(self.started) + 1}",
             [name, *arguments],
@@ -169,6 +169,7 @@ class Parts:
             guard=self.guard,
         )
         self.started.append(part)
+        part.launch()
         return part
 
     def command(self, *arguments: str) -> str:

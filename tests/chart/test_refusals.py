@@ -5,6 +5,7 @@ from typing import Any
 import helm_python
 import pytest
 from tests.chart.conftest import Render
+from tests.chart.matrix import URLS
 
 SCALED = {"enabled": True, "kind": "keda", "min": 1, "max": 3}
 WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -47,6 +48,49 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"production": True},
         ["production is true", "postgresql.enabled", "valkey.enabled"],
     ),
+    "a certificate for the bundled database": (
+        {"externalDatabase": {"caSecret": "ca"}},
+        ["postgresql.enabled", "externalDatabase"],
+    ),
+    "a certificate for the bundled Redis": (
+        {"externalRedis": {"caSecret": "ca"}},
+        ["valkey.enabled", "externalRedis"],
+    ),
+    "a key that nobody would put in": (
+        {"apiKey": {"create": False, "existingSecret": "key"}},
+        ["apiKey.create is false"],
+    ),
+    "a server behind a closed port": (
+        {
+            **URLS,
+            "externalDatabase": {"url": "postgresql://rc@[fd00::1]:6432/rc"},
+            "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
+        },
+        ["externalDatabase.url has the port 6432", "externalRedis.url has the port 6380"],
+    ),
+    "parts with prefixes of their own": (
+        {"worker": {"settings": {"REDIS_PREFIX": "a:"}}},
+        ["worker.settings.REDIS_PREFIX", "settings.REDIS_PREFIX"],
+    ),
+    "a pool with a lease of its own": (
+        {
+            "worker": {
+                "pools": {
+                    "default": {
+                        "queues": {"runs": 1, "system": 1},
+                        "settings": {"LEASE_SECONDS": 60},
+                    }
+                }
+            }
+        },
+        ["worker.pools.default.settings.LEASE_SECONDS"],
+    ),
+    "no pools": ({"worker": {"pools": {"default": None}}}, ["/worker/pools"]),
+    "no time to hand back": ({"worker": {"drainMargin": 0}}, ["/worker/drainMargin"]),
+    "an ingress to nothing": (
+        {"api": {"enabled": False, "ingress": {"enabled": True, "hosts": ["a"]}}},
+        ["api.ingress.enabled is true, but api.enabled is false"],
+    ),
     "no API key in production": ({"production": True}, ["there is no API key"]),
     "latest in production": (
         {"production": True, "image": {"tag": "latest"}},
@@ -78,7 +122,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["min 0 needs kind keda"],
     ),
     "nobody serves a queue": (
-        {"worker": {"pools": {"default": {"queues": {"runs": 1}}, "x": None}}},
+        {"worker": {"pools": {"default": {"queues": {"runs": 1, "system": None}}}}},
         ["serves the queue system"],
     ),
     "nobody to ask": (
@@ -92,8 +136,6 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_refused_with_the_reason(chart: Render, name: str) -> None:
     values, words = WRONG[name]
-    if name == "nobody serves a queue":
-        values = {"worker": {"pools": {"default": {"queues": {"runs": 1, "system": None}}}}}
     with pytest.raises(helm_python.HelmError) as refused:
         chart(values)
     for word in words:

@@ -13,6 +13,9 @@ FOREIGN = {
     "researchcopilot.janitor.main": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.cli.migrate": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.cli.keys": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
+    # Init containers and the migration Job run these from every image.
+    "researchcopilot.cli.doctor": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
+    "researchcopilot.cli.ensure_key": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
 }
 BLOCKED_IMPORT = """
 import importlib, sys

@@ -80,7 +80,7 @@ def test_it_waits_for_the_schema_and_says_so(servers: Servers) -> None:
     part = Part("api early", ["api"], environ, folder=servers.folder, guard=servers.guard)
     try:
         part.launch()
-        until(lambda: "waits for the database schema" in (part.complaint() or ""), 20)
+        until(lambda: "python -m researchcopilot migrate" in (part.complaint() or ""), 20)
         assert "api" not in part.ports
         until(lambda: "python -m researchcopilot migrate" in part.child.tail())
         migrated = subprocess.run(

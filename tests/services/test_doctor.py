@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from tests.conftest import Parts, Servers
 
 from researchcopilot.dev.parts import child_environment
+from researchcopilot.dev.processes import until
 
 KEY = "rc_" + "k" * 43
 
@@ -43,6 +46,30 @@ def test_what_is_missing_is_told_with_what_to_do_and_without_passwords(
     assert "migrate" in done.stdout
     assert "Redis does not answer" in done.stdout
     assert "secret" not in done.stdout + done.stderr
+
+
+def test_a_name_that_does_not_resolve_yet_is_told_at_once(environment: dict[str, str]) -> None:
+    """Protects: DNS that is not there at the start of a release. The pool alone would say after
+    ten seconds that it had waited for ten seconds."""
+    away = {**environment, "RC_DATABASE_URL": "postgresql://x:secret@db.nowhere.invalid/x"}
+    begun = time.monotonic()
+    done = call(away, "doctor", "--only", "database,schema", "--wait", "0.5")
+    assert time.monotonic() - begun < 9
+    assert done.returncode == 1
+    assert "failed to resolve host 'db.nowhere.invalid'" in done.stdout
+    assert "waiting for database: Postgres does not answer: failed to resolve" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("part", ["api", "worker", "scheduler", "janitor"])
+def test_a_part_waits_for_a_name_and_says_so(parts: Parts, part: str) -> None:
+    """Protects: no restart and no CrashLoopBackOff over it, and /readyz that names the reason."""
+    away = "postgresql://x:secret@db.nowhere.invalid/x"
+    waiting = parts.launch(part, RC_DATABASE_URL=away)
+    said = "waits: Postgres does not answer: failed to resolve host 'db.nowhere.invalid'"
+    assert until(lambda: said in (waiting.complaint() or ""), 20), waiting.complaint()
+    assert waiting.alive
+    assert waiting.stop() == 0
 
 
 def test_only_some_checks_and_a_wait_that_ends(environment: dict[str, str]) -> None:

@@ -27,8 +27,7 @@ def test_a_refused_login_is_not_ready(parts: Parts, client: redis.Redis, name: s
     url = f"redis://{NAME}:secret@{there.netloc}{there.path}"
     if there.query:
         url += f"?{there.query}"
-    part = parts.prepare(name, RC_REDIS_URL=url)
-    part.launch()
+    part = parts.launch(name, RC_REDIS_URL=url)
     assert until(lambda: "refuses the login" in (part.complaint() or ""), 15), part.child.tail()
     client.acl_setuser(NAME, enabled=True, passwords=["+secret"], keys=["*"], channels=["*"],
                        commands=["+@all"])  # fmt: skip

@@ -24,12 +24,14 @@ from researchcopilot.api.render import dump
 from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.api.server import Server
 from researchcopilot.api.watch import Watcher
+from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import Settings, load
 from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
 from researchcopilot.runtime.listen import bind
 from researchcopilot.runtime.loop import Beat, Stop, run, until_available
+from researchcopilot.storage.checks import check_postgres
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema
 from researchcopilot.storage.pool_metrics import watch_pool
@@ -67,8 +69,16 @@ async def serve(settings: Settings) -> int:
     beating = asyncio.create_task(_keep_beating(beat))
     try:
         async with open_services(settings) as services:
-            db = services.db
-            if await until_available(lambda: check_schema(db), stop, what="the database schema"):
+
+            async def attempt() -> None:
+                try:
+                    await check_postgres(services.db)
+                    await check_schema(services.db)
+                except Unavailable as error:
+                    waits["start"] = f"waits: {error}"
+                    raise
+
+            if await until_available(attempt, stop, what="the database schema"):
                 await _answer(settings, services, bound, Started(health, waits), stop)
     finally:
         beating.cancel()

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 async def check_postgres(db: Database) -> None:
-    """Raises ConfigError (too old) or Unavailable (read-only)."""
+    """Raises ConfigError (too old) or Unavailable (not there, read-only)."""
+    await db.reach()
     [(version, number, read_only)] = await db.rows(_SQL["server"])
     if number < OLDEST_POSTGRES:
         raise ConfigError(

@@ -132,6 +132,15 @@ class Database:
                 async with self.pool.connection(timeout=KNOCK_S):
                     pass
 
+    async def reach(self) -> None:
+        """Connect once beside the pool, which would say after its ten seconds that nobody came, and
+        not why. Raises Unavailable with the reason: a name that does not resolve, a password."""
+        try:
+            options = connection_options(self.settings)
+            await (await AsyncConnection.connect(self.settings.url, **options)).close()
+        except (psycopg.Error, OSError) as error:
+            raise translate(error) from error
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
         """One connection, in autocommit; `async with connection.transaction()` for more."""
