@@ -81,6 +81,7 @@ lock: $(READY)
 	$(LOCK) -c requirements/test.txt --extra dev   -o requirements/dev.txt
 	$(LOCK) -c requirements/test.txt --extra api   -o requirements/api.txt
 	$(LOCK) -c requirements/test.txt --extra agent -o requirements/worker.txt
+	$(LOCK) -c requirements/test.txt --extra operator -o requirements/operator.txt
 	$(LOCK) -c requirements/test.txt               -o requirements/scheduler.txt
 	$(LOCK) -c requirements/test.txt               -o requirements/janitor.txt
 

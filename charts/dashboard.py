@@ -150,7 +150,9 @@ ROWS: dict[str, list[Panel]] = {
     ],
     "Recovery": [
         Panel(
-            "Taken back from dead workers", {rate("reclaims_total", "status"): "{{status}}"}, "ops"
+            "Taken back from dead workers",
+            {rate("reclaims_total", "reason, status"): "{{reason}}: {{status}}"},
+            "ops",
         ),
         Panel(
             "What guards refused",
@@ -165,6 +167,42 @@ ROWS: dict[str, list[Panel]] = {
             {
                 f"sum({rate('lost_pushes_total', 'queue')})": "lost pushes",
                 f"sum(rate({of('redis_rebuilds_total')}[$__rate_interval]))": "rebuilds",
+            },
+            "ops",
+        ),
+    ],
+    "Operator": [
+        Panel(
+            "Since the API server answered",
+            {f"max by (kind) ({of('operator_watch_age_seconds')})": "{{kind}}"},
+            "s",
+        ),
+        Panel(
+            "Deaths told by Pods", {rate("operator_signals_total", "reason"): "{{reason}}"}, "ops"
+        ),
+        Panel(
+            "From a signal to the run taken back",
+            {quantile(q, "recovery_seconds"): f"{q * 100:g} %" for q in (0.5, 0.99)},
+            "s",
+        ),
+        Panel(
+            "Objects",
+            {f"max by (kind) ({of('operator_objects')})": "{{kind}}"},
+        ),
+        Panel(
+            "What it writes",
+            {
+                rate("operator_status_writes_total", "kind, outcome"): "{{kind}} {{outcome}}",
+                f"sum(rate({of('operator_cost_writes_total')}[$__rate_interval]))": "costs",
+            },
+            "ops",
+        ),
+        Panel(
+            "What did not succeed",
+            {
+                rate("operator_failures_total", "what"): "{{what}}",
+                f"sum(rate({of('operator_restarts_total')}[$__rate_interval]))": "watching",
+                f"sum(rate({of('operator_signals_dropped_total')}[$__rate_interval]))": "dropped",
             },
             "ops",
         ),

@@ -40,6 +40,7 @@ def known() -> Iterator[dict[str, set[str]]]:
             "worker",
             "scheduler",
             "janitor",
+            "operator",
             "storage",
             "runtime",
         ):

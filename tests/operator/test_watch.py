@@ -83,8 +83,8 @@ async def test_an_error_that_kopf_gives_up_at_ends_nothing(
 ) -> None:
     """Rights that are missing for a while (nolar/kopf#1077): kopf ends, we do not."""
 
-    def impatient(selectors: dict[str, str]) -> object:
-        settings = kopf_settings(selectors)
+    def impatient(*selectors: dict[str, str]) -> object:
+        settings = kopf_settings(*selectors)
         settings.networking.error_backoffs = [0.05]
         return settings
 

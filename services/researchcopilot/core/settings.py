@@ -10,85 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from researchcopilot.core.errors import ConfigError
+from researchcopilot.core.variables import PREFIX, parse_queues
+from researchcopilot.core.variables import choice as _choice
+from researchcopilot.core.variables import number as _number
+from researchcopilot.core.variables import seconds as _seconds
+from researchcopilot.core.variables import setting as _setting
+from researchcopilot.core.variables import switch as _switch
+from researchcopilot.core.variables import text as _text
+from researchcopilot.core.variables import url as _url
+from researchcopilot.core.variables import whole as _whole
 
-PREFIX = "RC_"
 T = TypeVar("T")
-
-
-def _text(value: str) -> str:
-    return value
-
-
-def _url(*schemes: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
-            raise ValueError(f"a URL that starts with {' or '.join(s + '://' for s in schemes)}")
-        return value
-
-    return parse
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
-            raise ValueError(f"a whole number from {low} to {high}")
-        return int(value)
-
-    return parse
-
-
-def _number(low: float, high: float, unit: str) -> Callable[[str], float]:
-    def parse(value: str) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not low <= number <= high:
-            raise ValueError(f"{unit} from {low:g} to {high:g}")
-        return number
-
-    return parse
-
-
-def _seconds(low: float, high: float) -> Callable[[str], float]:
-    return _number(low, high, "seconds")
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return value
-
-    return parse
-
-
-def _switch(value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError("true or false")
-    return value == "true"
-
-
-def parse_queues(value: str) -> dict[str, int]:
-    """`runs=8,system=2` → {"runs": 8, "system": 2}."""
-    queues: dict[str, int] = {}
-    for part in value.split(","):
-        name, _, slots = part.strip().partition("=")
-        good_name = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-        if (
-            not (good_name and slots.isascii() and slots.isdigit() and 1 <= int(slots) <= 1000)
-            or name in queues
-        ):
-            raise ValueError("queues with 1 to 1000 slots each, like runs=8,system=2")
-        queues[name] = int(slots)
-    return queues
-
-
-def _setting(name: str, default: Any, parse: Callable[[str], Any], doc: str) -> Any:
-    metadata = {"name": PREFIX + name, "parse": parse, "doc": doc}
-    if isinstance(default, dict):
-        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
