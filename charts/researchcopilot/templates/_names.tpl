@@ -59,7 +59,7 @@ metadata:
   name: {{ .name }}
   labels:
     {{- include "rc.labels" . | nindent 4 }}
-  {{- with .root.Values.commonAnnotations }}
+  {{- with merge (dict) (default dict .annotations) .root.Values.commonAnnotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
