@@ -212,6 +212,21 @@ async def test_another_object_of_the_same_name_is_another(
     assert (await row(db, old["runId"]))["status"] == "cancelled"
 
 
+async def test_a_status_is_never_written_into_another_object_of_its_name(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+) -> None:
+    """An operator that has not heard yet that the one it knows was deleted and made again."""
+    _, api = cluster
+    late = Projection(context, ResearchRuns(context))
+    async with working(ours, db, queue, {"echo": echo}):
+        late.note("ADDED", await api.kubectl_apply(RUNS, "a", ECHO))
+        await api.kubectl_delete(RUNS, "a")
+        await api.kubectl_apply(RUNS, "a", {"input": 2, "agent": "echo"})
+        await late._round()
+    assert [name for name, _ in api.written] == ["a"], "it was tried"
+    assert api.status("a") == {}
+
+
 async def test_a_run_that_retention_removed_is_not_made_again(
     ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
 ) -> None:

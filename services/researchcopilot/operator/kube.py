@@ -99,7 +99,7 @@ class Kube:
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         """The items of a list, a page at a time."""
-        query["limit"] = str(PAGE)
+        query.setdefault("limit", str(PAGE))
         while True:
             found = await self.call("GET", path, query=query)
             yield found.get("items") or []
