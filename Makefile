@@ -58,7 +58,7 @@ format: $(TESTS)
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(READY)
+bench: $(TESTS)
 	$(BIN)/python -m bench $(ARGS)
 
 # What is made from the code: the chart's schema and README, its dashboard, the plain manifests.

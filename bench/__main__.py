@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import accept, clock, drain, latency
+from bench import accept, clock, drain, latency, operator
 from bench.measure import Figure, Measured
 from researchcopilot import __version__
 
@@ -18,6 +18,7 @@ MEASURES: dict[str, Callable[[int], list[Measured]]] = {
     "accept": accept.measure,
     "latency": latency.measure,
     "clock": clock.measure,
+    "operator": operator.measure,
 }
 RESULTS = Path(__file__).parent / "results.json"
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.conftest import Parts
 from tests.operator.cluster import NAMESPACE, PODS, Served
 from tests.operator.stage import OTHERS, SELECTOR, a_pod, all_queued, many_workers, merged, statuses
@@ -20,19 +19,12 @@ from researchcopilot.storage.db import Database
 pytestmark = pytest.mark.anyio
 Operator = Callable[[str], "asyncio.Future[Part]"]
 MEGABYTES = 150
-CONTEXT = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
 
 
 @pytest.fixture
 def operator(parts: Parts, served: Served, tmp_path: Path) -> Operator:
     """Starts one more, with that lease, which finds the API server by its kubeconfig."""
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": CONTEXT}],
-        "clusters": [{"name": "c", "cluster": {"server": served.credentials().server}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    (tmp_path / "kubeconfig").write_text(served.kubeconfig())
     environment = {
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
         "RC_OPERATOR_SELECTOR": SELECTOR,
