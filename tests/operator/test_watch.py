@@ -1,9 +1,11 @@
 """An API server that goes away, falls silent or answers errors: ridden out, and told by /livez."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from kmock import KubernetesError
+from kopf._cogs.aiokits import aiotasks
 from tests.operator.cluster import PODS, Served
 from tests.operator.stage import (
     in_cluster,
@@ -145,3 +147,18 @@ def test_the_oldest_watch_is_the_one_that_is_told() -> None:
     assert watches.stale(60) is None
     watches._answered["researchruns"] -= 100
     assert "researchruns" in (watches.stale(60) or "")
+
+
+async def test_kopf_ends_its_own_tasks_and_none_of_ours() -> None:
+    """At its end it cancels all that it does not know: also what we have started since."""
+    ours = watching.NotKopfs()
+    mine = asyncio.ensure_future(asyncio.sleep(60))
+    kopfs = asyncio.ensure_future(aiotasks.all_tasks())
+    waiter = asyncio.create_task(asyncio.sleep(60), name=watching.WAITER)
+    assert mine in ours
+    assert waiter in ours
+    assert kopfs not in ours
+    assert {mine, waiter} <= set(ours)
+    await kopfs
+    for task in (mine, waiter):
+        task.cancel()
