@@ -68,13 +68,17 @@ async def test_it_is_made_changed_and_deleted_with_its_object(
         assert status["nextTickAt"] == row.next_tick.strftime("%Y-%m-%dT08:00:00Z")
         assert api.conditions("a", SCHEDULES) == {"Ready": "True"}
 
+        await api.kubectl_apply(SCHEDULES, "a", {**SPEC, "cron": "0 9 * * *"})
+        await eventually(lambda: api.status("a", SCHEDULES)["observedGeneration"] == 2)
+        assert api.status("a", SCHEDULES)["nextTickAt"].endswith("T09:00:00Z")
+
         more = {"timeZone": "Asia/Shanghai", "input": 2, "suspend": True}
         await api.kubectl_apply(SCHEDULES, "a", {**SPEC, **more})
         status = await ready(api, "Suspended")
         row = await made(db)
         assert row is not None and row.paused_at is not None and row.input == 2
         assert row.timezone == "Asia/Shanghai"
-        assert status["observedGeneration"] == 2 and "nextTickAt" not in status
+        assert status["observedGeneration"] == 3 and "nextTickAt" not in status
 
         await api.kubectl_apply(SCHEDULES, "a", {**SPEC, **more, "suspend": False})
         status = await ready(api, "Scheduled")

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import kopf
@@ -75,7 +75,7 @@ class Projection(Generic[T]):
         self._alarm = Alarm()
         self._resync_at = 0.0
         self._beat_at = 0.0
-        self._time: tuple[datetime, float] = (datetime.fromtimestamp(0, UTC), 0.0)
+        self._time: tuple[datetime, float] | None = None
         self._failures = 0
         self._namespace = None if context.settings.operator.cluster_wide else context.namespace
         self._ours = Ours(context.kube, work.kind, work.plural, self._namespace)
@@ -128,8 +128,14 @@ class Projection(Generic[T]):
         self._resync_at = max(self._resync_at, time.monotonic() + pause)
         return pause
 
+    async def _ask_time(self) -> datetime:
+        now = await stored.now(self._context.db)
+        self._time = (now, time.monotonic())
+        return now
+
     def now(self) -> datetime:
         """The database's time, as it must be by now."""
+        assert self._time is not None, "each round asks for it first"
         then, mark = self._time
         return then + timedelta(seconds=time.monotonic() - mark)
 
@@ -140,9 +146,7 @@ class Projection(Generic[T]):
         if time.monotonic() < self._resync_at:
             return 0.0
         context, work = self._context, self._work
-        before = await stored.now(context.db)
-        began = time.monotonic()
-        self._time = (before, began)
+        before, began = await self._ask_time(), time.monotonic()
         listed: set[str] = set()
         async for body in self._ours.all():
             if (seen := read(body)) is not None:
@@ -173,6 +177,8 @@ class Projection(Generic[T]):
 
     async def _round(self) -> float:
         """Deal with what is new or due; seconds until there may be more."""
+        if self._time is None:
+            await self._ask_time()
         await self._bury()
         due = self._due()
         for start in range(0, len(due), BATCH):
