@@ -16,8 +16,8 @@ from tests.services.api_server import Api, Stage, problem, register, stage, unti
 from tests.services.bad_requests import BAD, JSON, MAX_BODY, MAX_INPUT, SESSION, UNKNOWN
 from tests.services.job_rows import remember, write_reports
 
-from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.agents.new_runs import NEW_RUN
+from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.storage import keys
 from researchcopilot.storage.db import Database
 

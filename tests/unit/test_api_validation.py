@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from researchcopilot.agents.new_runs import NEW_RUN, NEW_RUNS
 from researchcopilot.api import bodies, cursors, idempotency, openapi
 from researchcopilot.api.operations import Param, read_query
 from researchcopilot.api.problems import PROBLEMS, Fault, Problem, of_error, refuse, respond
 from researchcopilot.api.routes import OPERATIONS
-from researchcopilot.agents.new_runs import NEW_RUN, NEW_RUNS
 from researchcopilot.core.errors import BadInput, Busy, NotFound, TooLarge, Unavailable
 from researchcopilot.core.schemas import Id, Json, Kind, Moment, Number, Pairs, Text, Whole
 
