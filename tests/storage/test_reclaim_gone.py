@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.support import claim, ledger, new_run, row, submit
+from tests.support import claim, eventually, ledger, new_run, row, submit, waits_in
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import WorkerInfo
@@ -79,6 +79,21 @@ async def test_a_run_that_another_worker_has_by_now_is_left(db: Database, queue:
     assert (await take(db, dead(first))).verdicts == ()
     assert (await row(db, run_id))["worker_id"] == second
     assert await ledger(db, run_id) == [(1, "lost", False), (2, None, False)]
+
+
+async def test_a_run_that_changes_hands_while_its_session_is_waited_for_is_left(
+    db: Database, queue: Queue
+) -> None:
+    """Found without a lock, looked at again under it."""
+    first, second = new_id(), new_id()
+    [run_id] = await held(db, queue, 1, worker_id=first, lease_s=600)
+    async with db.transaction() as connection:
+        await connection.execute(b"SELECT 1 FROM sessions FOR UPDATE")
+        taking = asyncio.create_task(take(db, dead(first)))
+        await eventually(lambda: waits_in(db, "reclaim_2"))
+        await connection.execute(b"UPDATE runs SET worker_id = %(w)s, claim_no = 2", {"w": second})
+    assert (await taking).verdicts == ()
+    assert (await row(db, run_id))["worker_id"] == second
 
 
 async def test_two_at_once_take_each_run_once(db: Database, queue: Queue) -> None:
