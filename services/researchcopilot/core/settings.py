@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from researchcopilot.core.errors import ConfigError
 from researchcopilot.core.variables import PREFIX, parse_queues
 from researchcopilot.core.variables import choice as _choice
+from researchcopilot.core.variables import name as _name
 from researchcopilot.core.variables import number as _number
 from researchcopilot.core.variables import seconds as _seconds
 from researchcopilot.core.variables import setting as _setting
@@ -237,13 +238,13 @@ class OperatorSettings:
     workspace: str = _setting(
         "OPERATOR_WORKSPACE",
         "default",
-        _text,
+        _name,
         "workspace that runs and schedules of objects belong to; made if there is none",
     )
     cluster: str = _setting(
         "OPERATOR_CLUSTER",
         "default",
-        _text,
+        _name,
         "a name for this cluster; each its own, where operators of several share a database",
     )
     resync_s: float = _setting(

@@ -5,6 +5,7 @@ variable it was.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,13 @@ def switch(value: str) -> bool:
     if value not in ("true", "false"):
         raise ValueError("true or false")
     return value == "true"
+
+
+def name(value: str) -> str:
+    """What a workspace may be called."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value, re.ASCII):
+        raise ValueError("1 to 63 of a-z, 0-9 and -, and no - first")
+    return value
 
 
 def parse_queues(value: str) -> dict[str, int]:
