@@ -1,4 +1,4 @@
-# One file, a target for each container: api, worker, scheduler, janitor (the last one also migrates).
+# One file, a target for each container: api, worker, scheduler, janitor (which also migrates), operator.
 #
 #   docker build --target worker -t researchcopilot-worker .
 #
@@ -50,6 +50,10 @@ FROM install AS install-janitor
 COPY requirements/janitor.txt /build/
 RUN /build/install /build/janitor.txt
 
+FROM install AS install-operator
+COPY requirements/operator.txt /build/
+RUN /build/install /build/operator.txt
+
 FROM base AS runtime
 ARG VERSION=0.0.0
 ARG REVISION=unknown
@@ -85,6 +89,10 @@ CMD ["scheduler"]
 FROM runtime AS janitor
 COPY --from=install-janitor /app /app
 CMD ["janitor"]
+
+FROM runtime AS operator
+COPY --from=install-operator /app /app
+CMD ["operator"]
 
 # The last one, and so the default: the image that others build upon, with
 #   USER 0

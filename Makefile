@@ -64,7 +64,7 @@ chaos: $(READY)
 mutate: $(TESTS)
 	$(BIN)/python -m tests.faults $(ARGS)
 
-bench: $(READY)
+bench: $(TESTS)
 	$(BIN)/python -m bench $(ARGS)
 
 # What is made from the code: the chart's schema and README, its dashboard, the plain manifests.
@@ -91,6 +91,7 @@ lock: $(READY)
 	$(LOCK) -c requirements/test.txt --extra dev   -o requirements/dev.txt
 	$(LOCK) -c requirements/test.txt --extra api   -o requirements/api.txt
 	$(LOCK) -c requirements/test.txt --extra agent -o requirements/worker.txt
+	$(LOCK) -c requirements/test.txt --extra operator -o requirements/operator.txt
 	$(LOCK) -c requirements/test.txt               -o requirements/scheduler.txt
 	$(LOCK) -c requirements/test.txt               -o requirements/janitor.txt
 

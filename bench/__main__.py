@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import accept, clock, drain, latency, million, recovery
+from bench import accept, clock, drain, latency, million, operator, recovery
 from bench.measure import Figure, Measured
 from researchcopilot import __version__
 
@@ -20,6 +20,7 @@ MEASURES: dict[str, Callable[[int], list[Measured]]] = {
     "clock": clock.measure,
     "recovery": recovery.measure,
     "million": million.measure,
+    "operator": operator.measure,
 }
 RESULTS = Path(__file__).parent / "results.json"
 

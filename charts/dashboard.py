@@ -25,6 +25,11 @@ class Panel:
     text: str = ""
 
 
+# Of what was taken back: what the janitor saw, and what the operator was told.
+SEEN = 'reason=~"left|silent|forgotten"'
+TOLD = 'reason!~"left|silent|forgotten"'
+
+
 def of(metric: str, labels: str = "") -> str:
     """`researchcopilot_<metric>{of this release}`"""
     return f"{P}{metric}{{{HERE}{',' if labels else ''}{labels}}}"
@@ -177,7 +182,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
         Panel(
             "Recovery: no sign of life until taken back",
-            {quantile(q, "recovery_seconds"): f"{q * 100:g} %" for q in (0.5, 0.95)},
+            {quantile(q, "recovery_seconds", labels=SEEN): f"{q * 100:g} %" for q in (0.5, 0.95)},
             "s",
         ),
         Panel(
@@ -198,6 +203,42 @@ ROWS: dict[str, list[Panel]] = {
             {
                 f"sum({rate('lost_pushes_total', 'queue')})": "lost pushes",
                 f"sum(rate({of('redis_rebuilds_total')}[$__rate_interval]))": "rebuilds",
+            },
+            "ops",
+        ),
+    ],
+    "Operator": [
+        Panel(
+            "Since the API server answered",
+            {f"max by (kind) ({of('operator_watch_age_seconds')})": "{{kind}}"},
+            "s",
+        ),
+        Panel(
+            "Deaths told by Pods", {rate("operator_signals_total", "reason"): "{{reason}}"}, "ops"
+        ),
+        Panel(
+            "From a signal to the run taken back",
+            {quantile(q, "recovery_seconds", labels=TOLD): f"{q * 100:g} %" for q in (0.5, 0.99)},
+            "s",
+        ),
+        Panel(
+            "Objects",
+            {f"max by (kind) ({of('operator_objects')})": "{{kind}}"},
+        ),
+        Panel(
+            "What it writes",
+            {
+                rate("operator_status_writes_total", "kind, outcome"): "{{kind}} {{outcome}}",
+                f"sum(rate({of('operator_cost_writes_total')}[$__rate_interval]))": "costs",
+            },
+            "ops",
+        ),
+        Panel(
+            "What did not succeed",
+            {
+                rate("operator_failures_total", "what"): "{{what}}",
+                f"sum(rate({of('operator_restarts_total')}[$__rate_interval]))": "watching",
+                f"sum(rate({of('operator_signals_dropped_total')}[$__rate_interval]))": "dropped",
             },
             "ops",
         ),

@@ -45,6 +45,9 @@ POOLS: dict[str, Any] = {
         },
     }
 }
+OPERATED: dict[str, Any] = {
+    "operator": {"enabled": True, "customResources": False},
+}
 ALL_OFF: dict[str, Any] = {
     "api": {"enabled": False},
     "worker": {"enabled": False},
@@ -84,6 +87,14 @@ ALL_ON: dict[str, Any] = {
     "worker": {**_PART, "replicas": 4},
     "scheduler": _PART,
     "janitor": {**_PART, "pdb": {"enabled": True, "maxUnavailable": 1}},
+    "operator": {
+        **_PART,
+        "enabled": True,
+        "clusterWide": True,
+        "deletionCost": True,
+        "serviceAccount": {"annotations": {"who": "operator"}},
+        "settings": {"OPERATOR_WATCH_LIMIT_SECONDS": 120, "OPERATOR_RUNS_PER_NAMESPACE": 10},
+    },
     "networkPolicy": {
         "enabled": True,
         "apiFrom": [{"namespaceSelector": {"matchLabels": {"edge": "yes"}}}],
@@ -124,6 +135,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "all off": ALL_OFF,
     "all on": ALL_ON,
     "pools": POOLS,
+    "operated": OPERATED,
     "external stores": EXTERNAL,
     "urls": URLS,
     "private registry": PRIVATE,

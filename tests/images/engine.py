@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TARGETS = ("janitor", "scheduler", "api", "worker")
+TARGETS = ("janitor", "scheduler", "operator", "api", "worker")
 LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 HARD = (

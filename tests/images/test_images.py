@@ -12,6 +12,8 @@ from tests.support import eventually
 
 from researchcopilot.dev.ports import free_port
 
+# Those that need no cluster.
+RUNNING = [target for target in TARGETS if target != "operator"]
 PACKAGE = re.compile(r"^([a-z0-9._-]+)==", re.MULTILINE)
 
 
@@ -104,7 +106,7 @@ def test_agents_of_one_s_own_are_one_pip_install_away(engine: Engine, tmp_path: 
 async def test_all_parts_do_a_run_as_containers_and_stop_on_sigterm(
     engine: Engine, environment: dict[str, str]
 ) -> None:
-    ports = {target: free_port() for target in TARGETS}
+    ports = {target: free_port() for target in RUNNING}
     api_port = free_port()
     common = {**environment, "RC_HEALTH_HOST": "127.0.0.1"}
     migrate = engine.start("janitor", common, "migrate", "--phase", "pre")
@@ -114,18 +116,27 @@ async def test_all_parts_do_a_run_as_containers_and_stop_on_sigterm(
     key = engine.logs(keys).strip()
 
     started = {}
-    for target in TARGETS:
+    for target in RUNNING:
         own = {"RC_HEALTH_PORT": str(ports[target]), "RC_API_PORT": str(api_port)}
         started[target] = engine.start(target, {**common, **own})
-    for target in TARGETS:
+    for target in RUNNING:
         await ready(engine, started[target], ports[target])
 
     assert "succeeded" in submit(f"http://127.0.0.1:{api_port}", key)
 
-    for target in TARGETS:
+    for target in RUNNING:
         engine.kill(started[target])
     codes = {target: engine.ended(name) for target, name in started.items()}
-    assert codes == dict.fromkeys(TARGETS, 0), engine.logs(started["worker"])
+    assert codes == dict.fromkeys(RUNNING, 0), engine.logs(started["worker"])
+
+
+@pytest.mark.anyio
+async def test_the_operator_says_what_it_lacks_where_there_is_no_cluster(
+    engine: Engine, environment: dict[str, str]
+) -> None:
+    name = engine.start("operator", {**environment, "RC_HEALTH_HOST": "127.0.0.1"})
+    assert engine.ended(name) == 2
+    assert "There is no API server to talk to" in engine.logs(name)
 
 
 def submit(url: str, key: str) -> str:

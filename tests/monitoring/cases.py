@@ -113,6 +113,11 @@ CASES: dict[str, Case] = {
     "ScheduleHalted": Case(
         {s("schedules_halted_total"): "0x30 1x60"}, {s("schedules_halted_total"): "0x90"}
     ),
+    "OperatorWatchStale": Case(
+        {s("operator_watch_age_seconds", 'kind="pods"'): "0+60x90"},
+        {s("operator_watch_age_seconds", 'kind="pods"'): "55x40 200x3 10x60"},
+        {"kind": "pods"},
+    ),
     "RedisRebuilt": Case(
         {s("redis_rebuilds_total"): "0x20 1x10 2x10 3x50"}, {s("redis_rebuilds_total"): "0 1x90"}
     ),

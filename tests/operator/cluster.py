@@ -21,6 +21,7 @@ from typing import Any
 
 import kmock
 import kopf
+import yaml
 from kmock import KubernetesEmulator, KubernetesError
 
 NAMESPACE = "research"
@@ -213,6 +214,18 @@ class Served:
     def credentials(self) -> kopf.ConnectionInfo:
         return kopf.ConnectionInfo(
             server=f"http://127.0.0.1:{self._port}", default_namespace=NAMESPACE
+        )
+
+    def kubeconfig(self) -> str:
+        """The text of one, for a process."""
+        context = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
+        return yaml.safe_dump(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": context}],
+                "clusters": [{"name": "c", "cluster": {"server": self.credentials().server}}],
+                "users": [{"name": "u", "user": {}}],
+            }
         )
 
 

@@ -1,8 +1,10 @@
-"""An API server for each test that wants one: `served`, or with objects of ours `cluster`."""
+"""An API server for each test that wants one: `served`, or with objects of ours `cluster`. At the
+end of each what was asked of it is held against the rights that the chart gives."""
 
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.operator import rights
 from tests.operator.cluster import Served, serving
 from tests.operator.customs import Customs, customs
 from tests.operator.stage import with_operator
@@ -23,12 +25,14 @@ from researchcopilot.storage.submit import Submitter
 async def served(anyio_backend: str) -> AsyncIterator[Served]:
     async with serving() as found:
         yield found
+    rights.check(found.cluster.asked)
 
 
 @pytest.fixture
 async def cluster(anyio_backend: str) -> AsyncIterator[tuple[Served, Customs]]:
     async with customs() as found:
         yield found
+    rights.check(found[0].cluster.asked)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import celpy
+import celpy.adapter
 import celpy.celtypes
 import jsonschema
 from tests.chart.engine import load, of_kind, render
@@ -114,4 +115,4 @@ def cel(schema: Json, value: Any) -> Any:
                 if name not in known or "type" in known[name]
             }
         )
-    return celpy.json_to_cel(value)
+    return celpy.adapter.json_to_cel(value)

@@ -175,8 +175,13 @@ async def many_workers(db: Database, pods: list[Json], each: int) -> list[str]:
             b"INSERT INTO workers (worker_id, queues, agents, host, pid, version, pod, pod_uid,"
             b" pod_namespace, process_started_at)"
             b" SELECT gen_random_uuid(), '{\"runs\": 8}', '{}', 'h', 1, '0', p, u, %(n)s,"
-            b" clock_timestamp() FROM unnest(%(pods)s::text[], %(uids)s::text[]) AS x(p, u)",
-            {"pods": [pod["metadata"]["name"] for pod in pods], "uids": uids, "n": NAMESPACE},
+            b" %(started)s FROM unnest(%(pods)s::text[], %(uids)s::text[]) AS x(p, u)",
+            {
+                "pods": [pod["metadata"]["name"] for pod in pods],
+                "uids": uids,
+                "n": NAMESPACE,
+                "started": STARTED,
+            },
         )
         cursor = await connection.execute(
             b"INSERT INTO runs (run_id, workspace_id, agent, queue, serial, status, run_at,"

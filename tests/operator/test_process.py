@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.conftest import Parts
 from tests.operator.cluster import NAMESPACE, PODS, Served
 from tests.operator.stage import OTHERS, SELECTOR, a_pod, all_queued, many_workers, merged, statuses
@@ -18,29 +17,26 @@ from researchcopilot.dev.parts import Part
 from researchcopilot.storage.db import Database
 
 pytestmark = pytest.mark.anyio
-Operator = Callable[[], "asyncio.Future[Part]"]
+Operator = Callable[[str], "asyncio.Future[Part]"]
 MEGABYTES = 150
-CONTEXT = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
 
 
 @pytest.fixture
 def operator(parts: Parts, served: Served, tmp_path: Path) -> Operator:
-    """Starts one more, which finds the API server by its kubeconfig."""
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": CONTEXT}],
-        "clusters": [{"name": "c", "cluster": {"server": served.credentials().server}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    """Starts one more, with that lease, which finds the API server by its kubeconfig."""
+    (tmp_path / "kubeconfig").write_text(served.kubeconfig())
     environment = {
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
         "RC_OPERATOR_SELECTOR": SELECTOR,
         "RC_OPERATOR_CUSTOM_RESOURCES": "false",
-        "RC_LEASE_SECONDS": "3",
         "RC_RECLAIM_SPREAD_SECONDS": "0.2",
     }
-    return lambda: asyncio.ensure_future(asyncio.to_thread(parts, "operator", **environment))
+
+    def start(lease_s: str) -> "asyncio.Future[Part]":
+        environment["RC_LEASE_SECONDS"] = lease_s
+        return asyncio.ensure_future(asyncio.to_thread(parts, "operator", **environment))
+
+    return start
 
 
 async def test_an_operator_that_is_killed_and_two_at_once_lose_nothing_and_do_nothing_twice(
@@ -48,10 +44,10 @@ async def test_an_operator_that_is_killed_and_two_at_once_lose_nothing_and_do_no
 ) -> None:
     """Between whichever two writes it dies. Each run has lost one worker, and is done by the next;
     what was committed and not pushed is found by the janitor's probe."""
-    first = await operator()
+    first = await operator("3")
     early = await dying(db, served, "early")
     first.kill()
-    second, third = await operator(), await operator()
+    second, third = await operator("3"), await operator("3")
     late = await dying(db, served, "late")
     third.kill()
     await eventually(lambda: all_queued(db, early + late))
@@ -96,7 +92,7 @@ async def test_sigterm_ends_it_within_seconds_and_ten_thousand_pods_are_no_load(
     for pod in pods:
         await served.cluster.apply(PODS, pod)
     run_ids = await many_workers(db, pods, 2)
-    found = await operator()
+    found = await operator("60")
     assert served.cluster.sent <= 40
     for _ in range(200):
         await served.cluster.tell(PODS, "MODIFIED", other)

@@ -1,6 +1,7 @@
 """ResearchRun: apply submits, the status shows, deletion cancels; a real worker executes, over a
 real Postgres, a real Valkey, and an API server that is emulated over real HTTP."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -163,11 +164,15 @@ async def test_it_is_deleted_when_its_time_after_its_end_is_over(
         await api.kubectl_apply(RUNS, "refused", refused)
         await phase(api, "stays", "Succeeded")
         for name in ("goes", "refused"):
-            await eventually(lambda name=name: api.find(RUNS, name) is None)
+            await eventually(partial(is_gone, api, name))
     shown = [patch["phase"] for name, patch in api.written if name == "goes"]
     assert shown[-1] == "Succeeded"
     assert api.find(RUNS, "stays") is not None
     assert [status for _, status in await runs(db)] == ["succeeded", "succeeded"]
+
+
+def is_gone(api: Customs, name: str) -> bool:
+    return api.find(RUNS, name) is None
 
 
 async def failing(ctx: Context, given: Any) -> Any:

@@ -147,7 +147,8 @@ async def test_whoever_hears_of_a_deletion_late_submits_nothing(
         await first._round()
         first.note("DELETED", body)
         await first._round()
-        second.note("ADDED", {**body, "metadata": {**body["metadata"], "generation": 2}})
+        changed = {**body["metadata"], "generation": 2}
+        second.note("ADDED", {**body, "metadata": changed, "spec": {**body["spec"], "input": 2}})
         await second._round()
     assert len(await runs(db)) == 1
 
@@ -210,6 +211,44 @@ async def test_another_object_of_the_same_name_is_another(
             await eventually(lambda: has_ended(db, old["runId"]))
     assert new["runId"] != old["runId"]
     assert (await row(db, old["runId"]))["status"] == "cancelled"
+
+
+async def test_a_status_is_never_written_into_another_object_of_its_name(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+) -> None:
+    """An operator that has not heard yet that the one it knows was deleted and made again."""
+    _, api = cluster
+    late = Projection(context, ResearchRuns(context))
+    async with working(ours, db, queue, {"echo": echo}):
+        late.note("ADDED", await api.kubectl_apply(RUNS, "a", ECHO))
+        await api.kubectl_delete(RUNS, "a")
+        await api.kubectl_apply(RUNS, "a", {"input": 2, "agent": "echo"})
+        await late._round()
+    assert [name for name, _ in api.written] == ["a"], "it was tried"
+    assert api.status("a") == {}
+
+
+async def test_an_object_that_was_changed_meanwhile_is_not_deleted(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+) -> None:
+    """Its time was over, and a person has given it more, of which this operator has not heard."""
+    served, api = cluster
+    async with (
+        working(ours, db, queue, {"echo": echo}),
+        operating(ours, db, queue, served),
+    ):
+        await api.kubectl_apply(RUNS, "a", ECHO)
+        await phase(api, "a", "Succeeded")
+    short = await api.kubectl_apply(RUNS, "a", {**ECHO, "ttlSecondsAfterFinished": 0})
+    stored = api.find(RUNS, "a")
+    assert stored is not None
+    await api.kubectl_apply(RUNS, "a", {**ECHO, "ttlSecondsAfterFinished": 3600})
+    late = Projection(context, ResearchRuns(context))
+    seen_by_all = {**stored["status"], "observedGeneration": short["metadata"]["generation"]}
+    late.note("MODIFIED", {**stored, "status": seen_by_all})
+    await late._round()
+    await late._round()
+    assert api.find(RUNS, "a") is not None
 
 
 async def test_a_run_that_retention_removed_is_not_made_again(

@@ -1,6 +1,7 @@
 """RunSchedule: the row follows its object, whatever happens to either."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,13 +68,17 @@ async def test_it_is_made_changed_and_deleted_with_its_object(
         assert status["nextTickAt"] == row.next_tick.strftime("%Y-%m-%dT08:00:00Z")
         assert api.conditions("a", SCHEDULES) == {"Ready": "True"}
 
+        await api.kubectl_apply(SCHEDULES, "a", {**SPEC, "cron": "0 9 * * *"})
+        await eventually(lambda: api.status("a", SCHEDULES)["observedGeneration"] == 2)
+        assert api.status("a", SCHEDULES)["nextTickAt"].endswith("T09:00:00Z")
+
         more = {"timeZone": "Asia/Shanghai", "input": 2, "suspend": True}
         await api.kubectl_apply(SCHEDULES, "a", {**SPEC, **more})
         status = await ready(api, "Suspended")
         row = await made(db)
         assert row is not None and row.paused_at is not None and row.input == 2
         assert row.timezone == "Asia/Shanghai"
-        assert status["observedGeneration"] == 2 and "nextTickAt" not in status
+        assert status["observedGeneration"] == 3 and "nextTickAt" not in status
 
         await api.kubectl_apply(SCHEDULES, "a", {**SPEC, **more, "suspend": False})
         status = await ready(api, "Scheduled")
@@ -187,12 +192,16 @@ async def test_what_would_never_fire_says_so_in_the_words_of_the_api(
         for name, (spec, _) in BAD.items():
             await api.kubectl_apply(SCHEDULES, name, {**SPEC, **spec})
         for name, (_, words) in BAD.items():
-            await eventually(lambda name=name: reason(api, name)[0])
+            await eventually(partial(reason_is_told, api, name))
             value, _, message = reason(api, name)
             assert (value, words in message) == ("False", True), message
         assert "Stalled" in api.conditions("never", SCHEDULES)
         assert "Stalled" not in api.conditions("no-agent", SCHEDULES), "its worker may yet come"
     assert await rows(db) == {}
+
+
+def reason_is_told(api: Customs, name: str) -> bool:
+    return reason(api, name)[0] != ""
 
 
 async def test_a_bad_change_leaves_what_was_good(

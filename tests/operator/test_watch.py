@@ -1,9 +1,12 @@
 """An API server that goes away, falls silent or answers errors: ridden out, and told by /livez."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kmock import KubernetesError
+from kopf._cogs.aiokits import aiotasks
 from tests.operator.cluster import PODS, Served
 from tests.operator.stage import (
     in_cluster,
@@ -83,8 +86,8 @@ async def test_an_error_that_kopf_gives_up_at_ends_nothing(
 ) -> None:
     """Rights that are missing for a while (nolar/kopf#1077): kopf ends, we do not."""
 
-    def impatient(selectors: dict[str, str]) -> object:
-        settings = kopf_settings(selectors)
+    def impatient(*selectors: dict[str, str]) -> object:
+        settings = kopf_settings(*selectors)
         settings.networking.error_backoffs = [0.05]
         return settings
 
@@ -104,26 +107,23 @@ async def test_an_error_that_kopf_gives_up_at_ends_nothing(
 
 
 async def test_postgres_away_makes_signals_wait(
-    settings: Settings, db: Database, queue: Queue, served: Served
+    settings: Settings,
+    db: Database,
+    queue: Queue,
+    served: Served,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They are kept, one of a kind, and go when it is back."""
-    async with operating(with_operator(settings), db, queue, served):
+    """They are kept, one of a kind, and go when it answers again."""
+    theirs = Database(replace(settings.database, statement_timeout_s=1.0))
+    await theirs.open()
+    async with operating(with_operator(settings), theirs, queue, served):
         _, worker = await in_cluster(served.cluster, db, queue, runs=2)
         async with db.transaction() as connection:
-            # Whatever the operator asks for waits until its statement time-out.
             await connection.execute(b"LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
             await served.cluster.remove(PODS, "a")
-            await eventually(lambda: blocked(db))
+            await eventually(lambda: "1 signals wait for a server" in caplog.text)
         await eventually(lambda: queued_again(db, worker))
-
-
-async def blocked(db: Database) -> bool:
-    return bool(
-        await db.rows(
-            b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
-            b" AND wait_event_type = 'Lock' AND query LIKE '%WITH ORDINALITY AS p%'"
-        )
-    )
+    await theirs.close()
 
 
 def test_only_lists_and_watches_of_a_kind_count() -> None:
@@ -145,3 +145,18 @@ def test_the_oldest_watch_is_the_one_that_is_told() -> None:
     assert watches.stale(60) is None
     watches._answered["researchruns"] -= 100
     assert "researchruns" in (watches.stale(60) or "")
+
+
+async def test_kopf_ends_its_own_tasks_and_none_of_ours() -> None:
+    """At its end it cancels all that it does not know: also what we have started since."""
+    ours = watching.NotKopfs()
+    mine = asyncio.ensure_future(asyncio.sleep(60))
+    kopfs = asyncio.ensure_future(aiotasks.all_tasks())
+    waiter = asyncio.create_task(asyncio.sleep(60), name=watching.WAITER)
+    assert mine in ours
+    assert waiter in ours
+    assert kopfs not in ours
+    assert {mine, waiter} <= set(ours)
+    await kopfs
+    for task in (mine, waiter):
+        task.cancel()

@@ -53,6 +53,18 @@ metadata:
   {{- end }}
 {{- end }}
 
+{{/* The same of an object that belongs to the cluster. */}}
+{{- define "rc.clusterMetadata" -}}
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "rc.labels" . | nindent 4 }}
+  {{- with merge (dict) (default dict .annotations) .root.Values.commonAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
 {{/* An image of ours: root, target, image (what the component says of its own) */}}
 {{- define "rc.image" -}}
 {{- $own := default dict .image -}}
@@ -87,4 +99,10 @@ metadata:
 {{- else -}}
 {{ . }}
 {{- end -}}
+{{- end }}
+
+{{/* The operator's own: it alone has rights, and a token. */}}
+{{- define "rc.operatorAccount" -}}
+{{- $a := .Values.operator.serviceAccount -}}
+{{- default (ternary (printf "%s-operator" (include "rc.fullname" .)) "default" $a.create) $a.name -}}
 {{- end }}

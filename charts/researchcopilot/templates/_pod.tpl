@@ -1,6 +1,7 @@
 {{/* The Pod of a part: root, component, pool, c (its values), target (image), image, arguments, env
-     (list), grace (seconds), ports (list), lifecycle, volumes, mounts (lists). Restricted, no token, no
-     links of Services: those would come as RC_… variables wherever a release is called rc. */}}
+     (list), grace (seconds), ports (list), lifecycle, volumes, mounts (lists), account (of its own, whose
+     token it gets). Restricted, no token, no links of Services: those would come as RC_… variables
+     wherever a release is called rc. */}}
 {{- define "rc.pod" -}}
 {{- $root := .root -}}
 {{- $c := .c -}}
@@ -17,8 +18,8 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "rc.serviceAccount" $root }}
-  automountServiceAccountToken: false
+  serviceAccountName: {{ default (include "rc.serviceAccount" $root) .account }}
+  automountServiceAccountToken: {{ not (empty .account) }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace }}
   {{- with $root.Values.global.imagePullSecrets }}

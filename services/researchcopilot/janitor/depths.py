@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from prometheus_client import Gauge
 
 from researchcopilot.core.errors import Unavailable
-from researchcopilot.core.values import parse_queues
+from researchcopilot.core.variables import parse_queues
 from researchcopilot.storage import depths
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue

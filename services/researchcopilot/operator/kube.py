@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import kopf
 
+from researchcopilot import __version__
 from researchcopilot.core.errors import ConfigError, ResearchCopilotError, Unavailable
 from researchcopilot.operator.watches import Watches
 
@@ -37,8 +38,14 @@ class KubeRefused(ResearchCopilotError):
 def credentials() -> kopf.ConnectionInfo:
     """Who we are and where the API server is. Raises ConfigError."""
     settings = kopf.OperatorSettings()
-    found = kopf.login_with_service_account(settings=settings)
-    found = found or kopf.login_with_kubeconfig(settings=settings)
+    try:
+        found = kopf.login_with_service_account(settings=settings)
+        found = found or kopf.login_with_kubeconfig(settings=settings)
+    except Exception as error:  # a file that is not there, no YAML, no such context: one of many
+        raise ConfigError(
+            f"The credentials for the API server cannot be used: {type(error).__name__}: {error}. "
+            "Mend the file that KUBECONFIG names, or the service account's token."
+        ) from error
     if found is None:
         raise ConfigError(
             "There is no API server to talk to: this is no Pod with a service account's token, and "
@@ -70,7 +77,7 @@ def open_session(info: kopf.ConnectionInfo, watches: Watches | None = None) -> k
     in_cluster = ACCOUNT / "token"
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-        headers=info.as_http_headers(),
+        headers={**info.as_http_headers(), "User-Agent": f"researchcopilot-operator/{__version__}"},
         middlewares=(Token(in_cluster),) if in_cluster.exists() else (),
         trace_configs=[watches.trace()] if watches else None,
     )
@@ -99,7 +106,7 @@ class Kube:
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         """The items of a list, a page at a time."""
-        query["limit"] = str(PAGE)
+        query.setdefault("limit", str(PAGE))
         while True:
             found = await self.call("GET", path, query=query)
             yield found.get("items") or []

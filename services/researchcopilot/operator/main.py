@@ -1,10 +1,10 @@
 """`python -m researchcopilot operator`: watches worker Pods and objects of ours, until SIGTERM."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
 
 import kopf
 
@@ -21,7 +21,7 @@ from researchcopilot.operator.run_schedules import register_run_schedules
 from researchcopilot.operator.silent import Silent
 from researchcopilot.operator.watches import Watches
 from researchcopilot.operator.watching import add_login, kopf_settings, watch
-from researchcopilot.runtime.loop import every, run
+from researchcopilot.runtime.loop import ROUND_S, every, run
 from researchcopilot.service import Service, serve
 from researchcopilot.storage.submit import Submitter
 
@@ -44,8 +44,7 @@ async def work(service: Service, find: Credentials = credentials) -> None:
             "RC_OPERATOR_NAMESPACE is not given, and there is no service account that has one. "
             "Name the namespace that the workers are in."
         )
-    watches = Watches("pods")
-    attend(service, watches)
+    watches = attend(service)
     async with opened(service, namespace, find) as context:
         announcer = Announcer(context.kube)
         recovery = Recovery(service, announcer)
@@ -60,7 +59,10 @@ async def work(service: Service, find: Credentials = credentials) -> None:
         await asyncio.gather(
             watch(
                 registry,
-                kopf_settings({"pods": settings.selector}),
+                kopf_settings(
+                    {"pods": settings.selector},
+                    {"pods": f"metadata.namespace={namespace}"} if settings.cluster_wide else {},
+                ),
                 service.stop,
                 namespaces=() if settings.cluster_wide else (namespace,),
             ),
@@ -83,15 +85,21 @@ def duties(
         yield every(seconds, cost.write, stop, name="deletion costs")
 
 
-def attend(service: Service, watches: Watches) -> None:
+def attend(service: Service) -> Watches:
     """Ready: Pods were listed. Live: the API server answers."""
+
+    def show(kind: str) -> None:
+        WATCH_AGE.labels(kind).set_function(lambda: watches.age(kind))
+
+    watches = Watches("pods", found=show)
+    show("pods")
     limit = service.settings.operator.watch_limit_s
     service.health.ready["pods"] = lambda: watches.waits_for("pods")
     service.health.live["watch"] = lambda: watches.stale(limit)
-    WATCH_AGE.labels("pods").set_function(lambda: watches.age("pods"))
+    return watches
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def opened(service: Service, namespace: str, find: Credentials) -> AsyncIterator[Context]:
     submitter = Submitter(service.db, service.redis)
     kube = Kube(find)
@@ -106,6 +114,6 @@ async def opened(service: Service, namespace: str, find: Credentials) -> AsyncIt
             service.stop,
         )
     finally:
-        async with asyncio.timeout(3):
-            await submitter.close()
+        with contextlib.suppress(TimeoutError):  # what is not pushed by then is found by the probe
+            await asyncio.wait_for(submitter.close(), ROUND_S)
         await kube.close()

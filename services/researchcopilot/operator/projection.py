@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import kopf
@@ -20,8 +20,9 @@ import kopf
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.kube import KubeRefused
-from researchcopilot.operator.metrics import OBJECTS, RESYNCS, STATUS_WRITES
+from researchcopilot.operator.metrics import OBJECTS, RESYNCS
 from researchcopilot.operator.objects import GROUP, VERSION, Objects, Seen, read
+from researchcopilot.operator.ours import Ours
 from researchcopilot.operator.status import Json, merge
 from researchcopilot.runtime.alarm import Alarm
 from researchcopilot.runtime.loop import ROUND_S, Stop
@@ -74,8 +75,10 @@ class Projection(Generic[T]):
         self._alarm = Alarm()
         self._resync_at = 0.0
         self._beat_at = 0.0
-        self._time: tuple[datetime, float] = (datetime.fromtimestamp(0, UTC), 0.0)
+        self._time: tuple[datetime, float] | None = None
         self._failures = 0
+        self._namespace = None if context.settings.operator.cluster_wide else context.namespace
+        self._ours = Ours(context.kube, work.kind, work.plural, self._namespace)
 
     def register(self, registry: kopf.OperatorRegistry) -> None:
         """Let kopf tell of events. Nothing is written to the objects by that."""
@@ -125,8 +128,14 @@ class Projection(Generic[T]):
         self._resync_at = max(self._resync_at, time.monotonic() + pause)
         return pause
 
+    async def _ask_time(self) -> datetime:
+        now = await stored.now(self._context.db)
+        self._time = (now, time.monotonic())
+        return now
+
     def now(self) -> datetime:
         """The database's time, as it must be by now."""
+        assert self._time is not None, "each round asks for it first"
         then, mark = self._time
         return then + timedelta(seconds=time.monotonic() - mark)
 
@@ -137,15 +146,12 @@ class Projection(Generic[T]):
         if time.monotonic() < self._resync_at:
             return 0.0
         context, work = self._context, self._work
-        before = await stored.now(context.db)
-        began = time.monotonic()
-        self._time = (before, began)
+        before, began = await self._ask_time(), time.monotonic()
         listed: set[str] = set()
-        async for page in context.kube.pages(self._path()):
-            for body in page:
-                if (seen := read(body)) is not None:
-                    listed.add(seen.uid)
-                    self._objects.take(body)
+        async for body in self._ours.all():
+            if (seen := read(body)) is not None:
+                listed.add(seen.uid)
+                self._objects.take(body)
         for seen in self._objects:
             if seen.uid not in listed and seen.told_at < began:
                 self._objects.drop(seen.uid)
@@ -167,20 +173,12 @@ class Projection(Generic[T]):
         RESYNCS.labels(work.kind).inc()
         return 0.0
 
-    @property
-    def _namespace(self) -> str | None:
-        return None if self._context.settings.operator.cluster_wide else self._context.namespace
-
-    def _path(self, seen: Seen | None = None) -> str:
-        namespace = seen.namespace if seen else self._namespace
-        within = f"/namespaces/{namespace}" if namespace else ""
-        path = f"/apis/{GROUP}/{VERSION}{within}/{self._work.plural}"
-        return f"{path}/{seen.name}" if seen else path
-
     # Rounds
 
     async def _round(self) -> float:
         """Deal with what is new or due; seconds until there may be more."""
+        if self._time is None:
+            await self._ask_time()
         await self._bury()
         due = self._due()
         for start in range(0, len(due), BATCH):
@@ -265,35 +263,18 @@ class Projection(Generic[T]):
         if patch:
             await self._show(seen, patch)
         elif wanted.expires is not None and wanted.expires <= self.now():
-            await self._delete(seen)
+            await self._ours.delete(seen)
+            seen.expires = None
 
     async def _show(self, seen: Seen, patch: Json) -> None:
-        """Write it into the status of this very object; of another of its name it is refused."""
-        try:
-            body = await self._context.kube.patch(
-                f"{self._path(seen)}/status", {"metadata": {"uid": seen.uid}, "status": patch}
-            )
-        except (KubeRefused, Unavailable) as error:
-            STATUS_WRITES.labels(self._work.kind, "failed").inc()
-            if isinstance(error, KubeRefused) and error.status == 404:
-                return  # it is gone; the event, or the next list, says so
-            raise
-        STATUS_WRITES.labels(self._work.kind, "written").inc()
+        if time.monotonic() < self._ours.quiet_until:
+            seen.not_before = self._ours.quiet_until
+            self._objects.dirty.add(seen.uid)
+            return
+        body = await self._ours.show(seen, patch)
         seen.not_before = time.monotonic() + self._work.pause_s(patch)
         generation = seen.generation
-        self._objects.take(body)
+        if body is not None:
+            self._objects.take(body)
         if seen.generation == generation:  # our own words are no news
             self._objects.dirty.discard(seen.uid)
-
-    async def _delete(self, seen: Seen) -> None:
-        """Its time after its end is over. Not if it has changed, nor another of its name."""
-        body = {
-            "preconditions": {"uid": seen.uid, "resourceVersion": str(seen.version)},
-            "propagationPolicy": "Background",
-        }
-        try:
-            await self._context.kube.call("DELETE", self._path(seen), body=body)
-        except KubeRefused as error:
-            if error.status != 404:
-                raise
-        seen.expires = None

@@ -20,7 +20,7 @@ from researchcopilot.operator import status
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.objects import Seen
 from researchcopilot.operator.projection import Projection, Wanted
-from researchcopilot.operator.spec import RUN_FIELDS, asked, run_fields, told
+from researchcopilot.operator.spec import KEEPING, RUN_FIELDS, asked, run_fields, told
 from researchcopilot.storage import objects as stored
 from researchcopilot.storage.keys import workspace_id_of
 from researchcopilot.storage.objects import Owner, Standing
@@ -59,6 +59,8 @@ class ResearchRuns:
 
     async def settle(self, seen: Seen, found: Standing | None, now: datetime) -> Wanted:
         if is_over(seen):
+            # Nothing else of it is looked at any more, and an input can be large.
+            seen.spec = {name: seen.spec[name] for name in KEEPING if name in seen.spec}
             return Wanted(None, False, expires(seen, seen.status))
         if found is not None and found.acted_on > seen.generation:
             return Wanted(None, True)  # another operator has heard of more than we have

@@ -8,6 +8,7 @@ status 200 to a list or a watch, by the kind that was asked for, seen on the ses
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import aiohttp
@@ -20,9 +21,10 @@ SILENT_S = 70.0
 
 class Watches:
     """When each kind was last answered; readable from any thread. `kinds` are expected from the
-    start, others count from their first answer."""
+    start, others count from their first answer, when `found` is called with them."""
 
-    def __init__(self, *kinds: str) -> None:
+    def __init__(self, *kinds: str, found: Callable[[str], None] = lambda kind: None) -> None:
+        self._found = found
         started = time.monotonic()
         self._answered = dict.fromkeys(kinds, started)
         self.listed: dict[str, asyncio.Event] = {kind: asyncio.Event() for kind in kinds}
@@ -54,7 +56,10 @@ class Watches:
         ended: aiohttp.TraceRequestEndParams,
     ) -> None:
         if ended.method == "GET" and ended.response.status == 200 and (kind := asked(ended.url)):
+            new = kind not in self._answered
             self._answered[kind] = time.monotonic()
+            if new:
+                self._found(kind)
             if "watch" not in ended.url.query and kind in self.listed:
                 self.listed[kind].set()
 

@@ -7,7 +7,7 @@ with growing pauses, and /livez tells if nobody has heard of the API server for 
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ WAITER = "stop-flag waiter"
 WELL_S = 60.0
 
 
-def kopf_settings(selectors: dict[str, str]) -> kopf.OperatorSettings:
-    """`selectors`: kind → labels by which the API server filters. Nothing is written but what a
-    handler writes: no Events out of logs, no peering, no annotations beside those of handlers."""
+def kopf_settings(
+    labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+) -> kopf.OperatorSettings:
+    """`labels`, `fields`: kind → selectors by which the API server filters. Nothing is written but
+    what a handler writes: no Events out of logs, no peering, no annotations."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
@@ -42,8 +44,10 @@ def kopf_settings(selectors: dict[str, str]) -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = SILENT_S
     settings.watching.connect_timeout = 5.0
     settings.watching.chunk_size = PAGE
-    for kind, labels in selectors.items():
-        settings.watching.label_selectors[kind] = labels
+    for kind, selector in labels.items():
+        settings.watching.label_selectors[kind] = selector
+    for kind, selector in (fields or {}).items():
+        settings.watching.field_selectors[kind] = selector
     return settings
 
 

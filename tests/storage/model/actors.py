@@ -22,10 +22,10 @@ from researchcopilot.janitor.leases import Leases
 from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
-from researchcopilot.janitor.returning import Returning
 from researchcopilot.runtime.loop import Stop, until_available
 from researchcopilot.storage import dead_letters, moves, workers
 from researchcopilot.storage.push import Pusher
+from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.submit import Submitter
 from researchcopilot.worker.finish import Finisher
 from researchcopilot.worker.handback import Handback

@@ -1,14 +1,7 @@
-{{/* metadata of a CRD: root, name. It belongs to the cluster, so it has no namespace. */}}
+{{/* metadata of a CRD, which belongs to the cluster: root, name */}}
 {{- define "rc.crdMetadata" -}}
-metadata:
-  name: {{ .name }}
-  labels:
-    {{- include "rc.labels" (dict "root" .root "component" "crd") | nindent 4 }}
-  {{- $keep := ternary (dict "helm.sh/resource-policy" "keep") (dict) .root.Values.crds.keep }}
-  {{- with merge (dict) $keep .root.Values.commonAnnotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+{{- $keep := ternary (dict "helm.sh/resource-policy" "keep") (dict) .root.Values.crds.keep }}
+{{- include "rc.clusterMetadata" (dict "root" .root "component" "crd" "name" .name "annotations" $keep) }}
 {{- end }}
 
 {{/* The conditions of a status, as every kind of Kubernetes has them. */}}

@@ -1,8 +1,15 @@
-"""How the value of a setting is read: each of these makes a value of a text, or raises ValueError
-with what would be right. Which variable it was, and what it said, is for settings to tell.
+"""One variable of the environment: its name, and how its text becomes a value.
+
+A parser raises ValueError with what would be right; whoever reads the environment says which
+variable it was.
 """
 
+import dataclasses
+import re
 from collections.abc import Callable
+from typing import Any
+
+PREFIX = "RC_"
 
 
 def text(value: str) -> str:
@@ -30,12 +37,12 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 def number(low: float, high: float, unit: str) -> Callable[[str], float]:
     def parse(value: str) -> float:
         try:
-            found = float(value)
+            number = float(value)
         except ValueError:
-            found = float("nan")
-        if not low <= found <= high:
+            number = float("nan")
+        if not low <= number <= high:
             raise ValueError(f"{unit} from {low:g} to {high:g}")
-        return found
+        return number
 
     return parse
 
@@ -59,6 +66,13 @@ def switch(value: str) -> bool:
     return value == "true"
 
 
+def plain_name(value: str) -> str:
+    """What a workspace may be called."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value, re.ASCII):
+        raise ValueError("1 to 63 of a-z, 0-9 and -, and no - first")
+    return value
+
+
 def parse_queues(value: str) -> dict[str, int]:
     """`runs=8,system=2` → {"runs": 8, "system": 2}."""
     queues: dict[str, int] = {}
@@ -72,3 +86,10 @@ def parse_queues(value: str) -> dict[str, int]:
             raise ValueError("queues with 1 to 1000 slots each, like runs=8,system=2")
         queues[name] = int(slots)
     return queues
+
+
+def setting(name: str, default: Any, parse: Callable[[str], Any], doc: str) -> Any:
+    metadata = {"name": PREFIX + name, "parse": parse, "doc": doc}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)

@@ -1,0 +1,135 @@
+"""The door to the API server: credentials, a token that is replaced, errors that say what to do."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import kopf
+import pytest
+from kmock import KubernetesError
+from tests.operator.cluster import NAMESPACE, PODS, Served
+from tests.operator.stage import a_pod
+
+from researchcopilot.core.errors import ConfigError, Unavailable
+from researchcopilot.operator import kube as door
+from researchcopilot.operator.kube import Kube, KubeRefused, Token, credentials, open_session
+
+pytestmark = pytest.mark.anyio
+LIST = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+async def test_a_long_list_is_read_in_pages(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "PAGE", 2)
+    for n in range(5):
+        await served.cluster.apply(PODS, a_pod(f"p-{n}"))
+    kube = Kube(served.credentials)
+    pages = [[pod["metadata"]["name"] for pod in page] async for page in kube.pages(LIST)]
+    await kube.close()
+    assert pages == [["p-0", "p-1"], ["p-2", "p-3"], ["p-4"]]
+
+
+async def test_what_is_refused_says_what_and_why(served: Served) -> None:
+    kube = Kube(served.credentials)
+    served.cluster.refuse = KubernetesError(status=403, message="pods is forbidden")
+    with pytest.raises(KubeRefused, match=r"refuses GET .*/pods with 403: .*pods is forbidden"):
+        await kube.call("GET", LIST)
+    for status in (429, 500, 503):
+        served.cluster.refuse = KubernetesError(status=status, message="not now")
+        with pytest.raises(Unavailable, match="cannot answer GET"):
+            await kube.call("GET", LIST)
+    served.cluster.refuse = None
+    await served.close()
+    with pytest.raises(Unavailable, match="does not answer GET"):
+        await kube.call("GET", LIST)
+    await served.open()
+    await kube.close()
+
+
+async def test_a_server_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "CALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as quiet:  # it listens, and nobody accepts
+        url = f"http://127.0.0.1:{quiet.getsockname()[1]}"
+        kube = Kube(lambda: kopf.ConnectionInfo(server=url))
+        with pytest.raises(Unavailable, match="does not answer GET"):
+            await kube.call("GET", LIST)
+        await kube.close()
+
+
+async def test_the_token_is_read_again_since_a_kubelet_replaces_it(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is good for an hour; an operator that kept it would be deaf after that."""
+    (tmp_path / "token").write_text("first\n")
+    monkeypatch.setattr(door, "ACCOUNT", tmp_path)
+    monkeypatch.setattr(door, "TOKEN_S", -1.0)
+    kube = Kube(served.credentials)
+    await kube.call("GET", LIST)
+    (tmp_path / "token").write_text("second")
+    await kube.call("GET", LIST)
+    await kube.close()
+    told = [request.headers["Authorization"] for request in served.cluster.asked]
+    assert told == ["Bearer first", "Bearer second"]
+
+
+async def test_the_token_is_not_read_for_each_request(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    token = Token(tmp_path / "token")
+    async with aiohttp.ClientSession(middlewares=(token,)) as session:
+        for text in ("first", "second"):
+            (tmp_path / "token").write_text(text)
+            await session.get(served.credentials().server + LIST)
+    assert {r.headers["Authorization"] for r in served.cluster.asked} == {"Bearer first"}
+
+
+async def test_it_says_who_it_is(served: Served) -> None:
+    opened = open_session(served.credentials())
+    await opened.aiohttp_session.get(opened.server + LIST)
+    await opened.aiohttp_session.close()
+    [request] = served.cluster.asked
+    assert request.headers["User-Agent"].startswith("researchcopilot-operator/")
+
+
+async def test_the_api_servers_clock_is_the_one_that_counts(served: Served) -> None:
+    kube = Kube(served.credentials)
+    await kube.call("GET", LIST)
+    before = kube.now()
+    assert kube.now() >= before
+    assert before.tzinfo is not None
+    await kube.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "FileNotFoundError"),
+        ("{", "cannot be used"),
+        ("contexts: []\ncurrent-context: c\n", "cannot be used"),
+    ],
+    ids=["no file", "no YAML", "no such context"],
+)
+def test_credentials_that_are_no_good_are_told(
+    text: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(ConfigError, match=words):
+        credentials()
+
+
+def test_outside_of_a_cluster_it_ends_and_says_what_it_lacks(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "researchcopilot", "operator"],
+        env={**environment, **home}, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "There is no API server to talk to" in done.stderr

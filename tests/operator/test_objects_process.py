@@ -1,0 +1,70 @@
+"""Objects of ours and the operator as the process that it is, killed with SIGKILL in the middle of
+them."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.conftest import Parts
+from tests.operator.cluster import Served
+from tests.operator.customs import RUNS, SCHEDULES, Customs
+from tests.support import echo, eventually, working
+
+from researchcopilot.core.settings import Settings
+from researchcopilot.dev.parts import Part
+from researchcopilot.storage.db import Database
+from researchcopilot.storage.queue import Queue
+
+pytestmark = pytest.mark.anyio
+EACH = 20
+
+
+async def test_killed_in_the_middle_it_makes_each_run_once(
+    settings: Settings,
+    db: Database,
+    queue: Queue,
+    cluster: tuple[Served, Customs],
+    parts: Parts,
+    tmp_path: Path,
+) -> None:
+    """Two processes, one of which dies in the middle of twenty new objects; then the other; a third
+    finds what went while nobody looked. Every object ends with one run, and nothing else has
+    any."""
+    served, api = cluster
+    config = tmp_path / "kubeconfig"
+    config.write_text(served.kubeconfig())
+
+    async def operator() -> Part:
+        return await asyncio.to_thread(parts, "operator", KUBECONFIG=str(config))
+
+    names = [f"run-{number}" for number in range(2 * EACH)]
+    async with working(settings, db, queue, {"echo": echo}):
+        first, second = await asyncio.gather(operator(), operator())
+        for number, name in enumerate(names):
+            await api.kubectl_apply(RUNS, name, {"input": number, "agent": "echo"})
+            if number == EACH:
+                await eventually(lambda: len(api.written) > EACH // 2)
+                first.kill()
+        await api.kubectl_apply(
+            SCHEDULES, "hourly", {"input": 1, "agent": "echo", "intervalSeconds": 3600}
+        )
+        await eventually(lambda: "scheduleId" in api.status("hourly", SCHEDULES), 20)
+        second.kill()
+        await api.kubectl_delete(SCHEDULES, "hourly")
+        await operator()
+        for name in names:
+            await eventually(partial(has_succeeded, api, name), 20)
+        await eventually(partial(is_empty, db, b"SELECT 1 FROM schedules WHERE NOT system"))
+    inputs = await db.rows(b"SELECT input, status FROM runs ORDER BY input::int")
+    assert inputs == [(number, "succeeded") for number in range(len(names))]
+    shown = {api.status(name)["runId"] for name in names}
+    assert len(shown) == len(names)
+
+
+def has_succeeded(api: Customs, name: str) -> bool:
+    return api.status(name).get("phase") == "Succeeded"
+
+
+async def is_empty(db: Database, query: bytes) -> bool:
+    return await db.rows(query) == []
