@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
         runs = self.judge.world.runs
         if what == "wiped":
             self.stage.redis.flushall()
-        for run_id in self._some(picks) if what == "twice" else []:
+        for run_id in self._some(picks, "queued") if what == "twice" else []:
             entry = f"{runs[run_id]['workspace_id']}.{run_id}"
             self.stage.redis.rpush(f"queue:{runs[run_id]['queue']}", entry)
         self._look(cut=what == "wiped")
