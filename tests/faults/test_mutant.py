@@ -16,8 +16,8 @@ FAULT = Fault(
     "its start may be a tick",
     "tests/unit/test_ticks.py::test_both_bounds_may_be_ticks",
     "services/researchcopilot/core/ticks.py",
-    "moment = max(moment, self.starts_at - _INSTANT)",
-    "moment = max(moment, self.starts_at)",
+    "moment = self.starts_at - _INSTANT",
+    "moment = self.starts_at",
 )
 COMMENT = (
     "# So many ticks of a schedule are looked at one by one; older ones are told of in one row."
