@@ -7,7 +7,6 @@ moment of the blow; when those ran again is read from the log of the triggers at
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import wait
@@ -97,7 +96,6 @@ class Driver:
         self._submitted = 0
         self._started = time.monotonic()
         self._striking: asyncio.Task[None]
-        self._over = threading.Event()
 
     async def run(self) -> Course:
         """Servers and schema are there; the watch is installed, the parts are started."""
@@ -114,7 +112,7 @@ class Driver:
             await asyncio.to_thread(self.stage.stop_parts)
             self.course.left = await asyncio.to_thread(self.stage.entries)
         finally:
-            self._over.set()  # a thread must not wait for a loop that has ended
+            self.stage.over.set()  # a thread must not wait for a loop that has ended
             await self.db.close()
         return self.course
 
@@ -168,7 +166,7 @@ class Driver:
     def _make_in_thread(self, fault: Fault, seed: int, loop: asyncio.AbstractEventLoop) -> None:
         parts = [name for name in self.stage.names() if name not in SPARE]
         drawing = random.Random(seed)
-        while not self._over.is_set():
+        while not self.stage.over.is_set():
             names = targets_of(fault, parts, drawing)
             with self.stage.holding(*names) as free:
                 if free:
@@ -183,7 +181,7 @@ class Driver:
         except StackError as error:
             self.tally.complain(f"after {fault.name}: {error}")
             return
-        if self._over.is_set():
+        if self.stage.over.is_set():
             return
         where = f"{', '.join(strike.names) or 'all parts'} until {self._clock().strip()}"
         self.course.seen.append(Seen(fault, where, seen))
@@ -192,10 +190,10 @@ class Driver:
         self, fault: Fault, names: tuple[str, ...], loop: asyncio.AbstractEventLoop
     ) -> Callable[[], None]:
         def note() -> None:
-            if self._over.is_set():
+            if self.stage.over.is_set():
                 return
             noted = asyncio.run_coroutine_threadsafe(self._note(fault, names), loop)
-            while not self._over.is_set() and not wait([noted], 0.5).done:
+            while not self.stage.over.is_set() and not wait([noted], 0.5).done:
                 pass
 
         return note

@@ -53,6 +53,16 @@ class Strike:
         """Some seconds, as a number of leases."""
         return self.stage.lease_s * self.rand.uniform(least, most)
 
+    def until(self, true: Callable[[], bool], limit_s: float = SEEN_S) -> bool:
+        """False: not within the limit, or the test was broken off."""
+        over = self.stage.over
+        return until(lambda: over.is_set() or true(), limit_s, 0.05) and not over.is_set()
+
+    def grown(self, count: Callable[[], int], before: int, limit_s: float = SEEN_S) -> int:
+        """By how much, once it has; 0: not within the limit."""
+        self.until(lambda: count() > before, limit_s)
+        return max(0, count() - before)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -77,9 +87,3 @@ def targets_of(fault: Fault, names: list[str], rand: random.Random) -> tuple[str
 
 def _is_a(name: str, kind: str) -> bool:
     return kind in (name, name.rpartition(" ")[0])
-
-
-def seen_to_grow(count: Callable[[], int], before: int, limit_s: float = SEEN_S) -> int:
-    """By how much, once it has; 0: not within the limit."""
-    until(lambda: count() > before, limit_s, 0.05)
-    return max(0, count() - before)

@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from tests.chaos.fault import SEEN_S, Fault, Strike, seen_to_grow
+from tests.chaos.fault import Fault, Strike
 from tests.chaos.proxy import Line, Way
 from tests.chaos.stage import LINES
 from tests.chaos.wiring import POSTGRES, REDIS
-
-from researchcopilot.dev.processes import until
 
 
 def _lines(strike: Strike, server: str | None = None) -> list[Line]:
@@ -39,7 +37,7 @@ def _cut_all(strike: Strike, lines: Sequence[Line]) -> int:
         return cut > 0
 
     strike.struck()
-    until(some, SEEN_S, 0.05)
+    strike.until(some)
     for _ in range(strike.rand.randint(0, 4)):
         time.sleep(strike.rand.uniform(0, 0.3))
         some()
@@ -61,7 +59,7 @@ def _slow_all(strike: Strike, lines: Sequence[Line], seconds: float) -> int:
         for line in lines:
             stack.enter_context(line.slow(seconds))
         time.sleep(strike.leases(0.5, 2.0))
-        return seen_to_grow(lambda: _counted(lines, "delayed"), before)
+        return strike.grown(lambda: _counted(lines, "delayed"), before)
 
 
 def _one_way(strike: Strike, server: str | None, way: Way | None) -> int:
@@ -76,7 +74,7 @@ def _one_way(strike: Strike, server: str | None, way: Way | None) -> int:
         for line in lines:
             stack.enter_context(line.closed(way, late=late))
         time.sleep(strike.leases(0.5, 2.5))
-        return seen_to_grow(lambda: _counted(lines, "held"), before)
+        return strike.grown(lambda: _counted(lines, "held"), before)
 
 
 def _answer_lost(strike: Strike) -> int:
@@ -88,7 +86,7 @@ def _answer_lost(strike: Strike) -> int:
     with ExitStack() as stack:
         for line in lines:
             stack.enter_context(line.losing(answers))
-        until(lambda: _counted(lines, "answers lost") >= before + answers, SEEN_S, 0.05)
+        strike.until(lambda: _counted(lines, "answers lost") >= before + answers)
     return _counted(lines, "answers lost") - before
 
 

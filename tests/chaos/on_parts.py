@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.chaos.fault import Fault, Strike, seen_to_grow
+from tests.chaos.fault import Fault, Strike
 from tests.chaos.stage import SERVERS
 
 from researchcopilot.dev.parts import HOST, Part
-from researchcopilot.dev.processes import until
 
 HOUR_S = 3600.0
 SUCCESS = "researchcopilot_duty_last_success_timestamp_seconds"
@@ -67,6 +66,8 @@ def _rolling(strike: Strike) -> int:
     strike.struck()
     restarted = 0
     for name in strike.rand.sample(list(strike.stage.stack.parts), len(strike.stage.stack.parts)):
+        if strike.stage.over.is_set():
+            return 0
         with strike.stage.patiently_holding(name):
             restarted += strike.stage.ask_to_stop(name)
             strike.stage.start(name)
@@ -92,7 +93,7 @@ def _two_janitors(strike: Strike) -> int:
     killed = strike.stage.kill(worker)
     strike.struck()
     time.sleep(strike.leases(1.0, 1.5))
-    both = until(
+    both = strike.until(
         lambda: all(_last_sweep(strike.stage.part(name)) > since for name in (janitor, spare)), 20.0
     )
     strike.stage.start(worker)
@@ -108,7 +109,7 @@ def _two_schedulers(strike: Strike) -> int:
     strike.struck()
     limit = time.monotonic() + 20.0
     moved = [
-        seen_to_grow(lambda part=part: _moved(part), was, limit - time.monotonic())  # type: ignore[misc]
+        strike.grown(lambda part=part: _moved(part), was, limit - time.monotonic())  # type: ignore[misc]
         for part, was in zip(pair, before, strict=True)
     ]
     strike.stage.ask_to_stop(strike.names[1])

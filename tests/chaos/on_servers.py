@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import redis
-from tests.chaos.fault import Fault, Strike, seen_to_grow
+from tests.chaos.fault import Fault, Strike
 from tests.chaos.stage import Stage
 
 MARK = "chaos:mark"
@@ -78,7 +78,7 @@ def _refusing(strike: Strike, word: str, seconds: float) -> int:
         before = _refused(client, word)
         strike.struck()
         end = time.monotonic() + seconds
-        seen = seen_to_grow(lambda: _refused(client, word), before)
+        seen = strike.grown(lambda: _refused(client, word), before)
         time.sleep(max(0.0, end - time.monotonic()))
         return max(seen, _refused(client, word) - before)
 

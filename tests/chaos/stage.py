@@ -59,6 +59,7 @@ class Stage:
         self.lease_s = lease_s
         self.complaints: list[str] = []
         self._environ = environment(lease_s)
+        self.over = threading.Event()  # a thread must not wait for a test that was broken off
         self.network = Network()
         self.stack = Wired(Plan(workers=WORKERS, environ=self._environ), self.network)
         self.spare: dict[str, Part] = {}

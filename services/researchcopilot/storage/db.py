@@ -128,7 +128,7 @@ class Database:
         and then nobody was let in for this one's sake."""
         while self._out_of_hope and not self.pool.closed:
             self._out_of_hope = False
-            with contextlib.suppress(psycopg.OperationalError):  # nobody was there in time
+            with contextlib.suppress(psycopg.Error):  # nobody was there in time
                 async with self.pool.connection(timeout=KNOCK_S):
                     pass
 
