@@ -53,6 +53,17 @@ def test_the_engine_finds_nothing_to_complain_of() -> None:
     assert [one for one in report["messages"] if one["severity"] > 1] == []
 
 
+def test_no_value_stands_twice_in_the_file_of_values() -> None:
+    """YAML takes the last of two keys and says nothing: what stands in the first would be lost."""
+    waiting = [yaml.compose((CHART / "values.yaml").read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            assert len(keys) == len(set(keys)), f"{node.start_mark}: {keys}"
+            waiting += [value for _, value in node.value]
+
+
 def test_every_value_has_a_meaning_and_every_default_is_allowed() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)

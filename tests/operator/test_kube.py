@@ -2,11 +2,13 @@
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import aiohttp
+import aiohttp.web
 import kopf
 import pytest
 from kmock import KubernetesError
@@ -133,3 +135,73 @@ def test_outside_of_a_cluster_it_ends_and_says_what_it_lacks(
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "There is no API server to talk to" in done.stderr
+
+
+class Strict(kopf.ConnectionInfo):
+    """What Python 3.13 and newer makes of the same credentials."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        context = super().as_ssl_context()
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+
+async def test_an_authority_without_a_key_usage_is_believed_as_kubectl_believes_it(
+    tmp_path: Path,
+) -> None:
+    """Many clusters have made one for themselves; whoever else's certificate is refused."""
+    for name in ("ca", "other"):
+        self_signed(tmp_path, name)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(*signed(tmp_path, "ca"))
+    app = aiohttp.web.Application()
+    app.router.add_get("/version", version)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0, ssl_context=serving)
+    await site.start()
+    url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    believing = Kube(lambda: Strict(server=url, ca_path=str(tmp_path / "ca.crt")))
+    doubting = Kube(lambda: Strict(server=url, ca_path=str(tmp_path / "other.crt")))
+    assert await believing.call("GET", "/version") == {"major": "1"}
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await doubting.call("GET", "/version")
+    for kube in (believing, doubting):
+        await kube.close()
+    await runner.cleanup()
+
+
+async def version(_: aiohttp.web.Request) -> aiohttp.web.Response:
+    return aiohttp.web.json_response({"major": "1"})
+
+
+def openssl(*arguments: str, folder: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def self_signed(folder: Path, name: str) -> None:
+    """An authority with nothing but `CA:TRUE`."""
+    (folder / "ca.cnf").write_text(
+        "[req]\ndistinguished_name=dn\nx509_extensions=v3\n[dn]\n[v3]\nbasicConstraints=CA:TRUE\n"
+    )
+    openssl(
+        *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-config", "ca.cnf"),
+        *("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.crt"),
+        folder=folder,
+    )
+
+
+def signed(folder: Path, by: str) -> tuple[Path, Path]:
+    """Certificate and key of a server on 127.0.0.1."""
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl(
+        *("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=api", "-config", "ca.cnf"),
+        *("-keyout", "api.key", "-out", "api.csr"),
+        folder=folder,
+    )
+    openssl(
+        *("x509", "-req", "-in", "api.csr", "-CA", f"{by}.crt", "-CAkey", f"{by}.key"),
+        *("-CAcreateserial", "-days", "2", "-extfile", "ext", "-out", "api.crt"),
+        folder=folder,
+    )
+    return folder / "api.crt", folder / "api.key"

@@ -13,6 +13,7 @@ from tests.operator.stage import operating, with_operator
 from tests.operator.test_research_runs import has_ended, phase, runs
 from tests.support import Gate, echo, eventually, row, working
 
+from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import Settings
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.kube import Kube
@@ -293,3 +294,30 @@ async def test_an_api_server_that_is_away_loses_nothing(
         api.refuse = None
         await phase(api, "a", "Succeeded")
         assert not operator.task.done()
+
+
+async def test_a_list_that_is_refused_is_asked_for_ever_more_rarely(
+    db: Database, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that goes well in between, as each does, must not make it impatient again."""
+    waiting = Projection(context, ResearchRuns(context))
+    pauses: list[float] = []
+    enough = asyncio.Event()
+
+    async def refused() -> float:
+        raise Unavailable("away")
+
+    def note(step: str) -> float:
+        pauses.append(backoff(step))
+        if len(pauses) == 4:
+            enough.set()
+        return pauses[-1]
+
+    backoff = waiting._backoff
+    monkeypatch.setattr(waiting, "_resync", refused)
+    monkeypatch.setattr(waiting, "_backoff", note)
+    monkeypatch.setattr(waiting._alarm, "sleep", lambda _: asyncio.sleep(0))
+    rounds = asyncio.create_task(waiting._rounds())
+    await asyncio.wait_for(enough.wait(), 10)
+    rounds.cancel()
+    assert pauses[:4] == [0.2, 0.4, 0.8, 1.6]

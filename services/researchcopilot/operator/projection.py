@@ -76,7 +76,7 @@ class Projection(Generic[T]):
         self._resync_at = 0.0
         self._beat_at = 0.0
         self._time: tuple[datetime, float] | None = None
-        self._failures = 0
+        self._failures = {"list": 0, "round": 0}
         self._namespace = None if context.settings.operator.cluster_wide else context.namespace
         self._ours = Ours(context.kube, work.kind, work.plural, self._namespace)
 
@@ -110,21 +110,22 @@ class Projection(Generic[T]):
         """A list that fails does not keep what is known from going on."""
         while True:
             pause = 0.0
-            for step in (self._resync, self._round):
+            for name, step in (("list", self._resync), ("round", self._round)):
                 try:
                     pause = await step()
-                    self._failures = 0
+                    self._failures[name] = 0
                 except (Unavailable, KubeRefused) as error:
-                    pause = self._backoff()
+                    pause = self._backoff(name)
                     log.warning("%s wait %.1f s: %s", self._work.plural, pause, error)
                 except Exception:
-                    pause = self._backoff()
+                    pause = self._backoff(name)
                     log.exception("%s: a round failed; it is tried again", self._work.plural)
             await self._alarm.sleep(pause)
 
-    def _backoff(self) -> float:
-        self._failures += 1
-        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(self._failures, 10))
+    def _backoff(self, step: str) -> float:
+        """Each step has a patience of its own: a round that goes well says nothing of a list."""
+        self._failures[step] += 1
+        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(self._failures[step], 10))
         self._resync_at = max(self._resync_at, time.monotonic() + pause)
         return pause
 
