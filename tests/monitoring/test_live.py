@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 from tests.chart.engine import CHART
+from tests.monitoring.kubernetes import Kubernetes, kubernetes
 
 from researchcopilot.dev import ports
 from researchcopilot.dev.client import Client
@@ -99,6 +100,7 @@ class Watched:
     stack: Stack
     prometheus: Prometheus
     client: Client
+    kubernetes: Kubernetes
 
     def load(self) -> None:
         """Good runs, more than there are slots; one that fails, one for soon, one for later."""
@@ -119,6 +121,15 @@ class Watched:
                 client.rpush("queue:runs", *entries[:3])
                 client.lrem("queue:runs", 1, entries[-1])
         self.stack.parts["worker 1"].start()
+        for _ in range(6):  # so that each worker has one in its hands
+            self.submit({"sleep": 2})
+        until(self._all_work, 10, 0.1)
+        self.kubernetes.death()
+        self.kubernetes.ask()
+
+    def _all_work(self) -> bool:
+        busy = self.prometheus.series('sum(researchcopilot_queue_running{queue="runs"})')
+        return bool(busy) and int(busy[0]["value"][1]) >= 6
 
     def submit(self, given: Any, **more: Any) -> None:
         self.client.post("/v1/runs", {"agent": "echo", "input": given, **more})
@@ -127,12 +138,14 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("prometheus")
-    with Stack(Plan(environ={**os.environ, **SETTINGS})) as stack:
+    with Stack(Plan(environ={**os.environ, **SETTINGS})) as stack, kubernetes(stack) as cluster:
         stack.start()
+        cluster.operator(folder)
         with prometheus(stack, folder) as server, Client(stack.api_url, api_key(stack)) as client:
             until(lambda: server.up() == len(stack.parts), 30, 0.2)
             assert server.up() == len(stack.parts), (folder / "prometheus.log").read_text()
-            yield Watched(stack, server, client)
+            cluster.worker()
+            yield Watched(stack, server, client, cluster)
 
 
 def panels() -> dict[str, str]:

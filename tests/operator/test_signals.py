@@ -22,7 +22,7 @@ from tests.operator.signal_cases import (
 from tests.operator.stage import a_pod, container, merged
 
 from researchcopilot.operator.pods import Seen
-from researchcopilot.operator.signals import Asked, Signal, read, suspect
+from researchcopilot.operator.signals import REASONS, Asked, Signal, read, suspect
 
 
 def told_to_end(at: str) -> dict[str, object]:
@@ -39,6 +39,7 @@ def test_each_state_says_what_it_means_once(case: Case) -> None:
     pod, seen = a_pod("a"), Seen()
     found = [read(kind, merged(pod, more), "worker") for kind, more in case.events]
     assert [one.reason for one in found if one and seen.is_news(one)] == list(case.said)
+    assert {one.reason for one in found if one} <= set(REASONS)
 
 
 def said(kind: str, **fields: object) -> Signal:
@@ -128,6 +129,7 @@ def test_what_is_thought_of_a_silent_worker(
     asked = Asked(pod["metadata"]["uid"], "a", NAMESPACE)
     found = suspect(pod, asked, "worker", NOW)
     assert [signal.reason for signal in found] == reasons
+    assert set(reasons) <= set(REASONS)
 
 
 @pytest.mark.parametrize("other", [None, a_pod("a")], ids=["no Pod", "another Pod of its name"])

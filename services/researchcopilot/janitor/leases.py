@@ -12,7 +12,7 @@ from researchcopilot.storage import recovery
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.returning import Returning
-from researchcopilot.storage.taking_back import take_back
+from researchcopilot.storage.taking_back import SEEN, begins, take_back
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ class Leases:
         self._redis = redis
         self._settings = settings
         self._returning = returning
+        begins(SEEN)
 
     async def sweep(self) -> None:
         lease_s = self._settings.lease_s

@@ -23,6 +23,8 @@ FAILED = Counter(
     "What did not succeed beside the recovery itself: signals, events, silent, deletion_cost",
     ["what"],
 )
+for _what in ("signals", "events", "silent", "deletion_cost"):  # from 0: see the first of each
+    FAILED.labels(_what)
 COST_WRITES = Counter(
     "researchcopilot_operator_cost_writes_total", "Deletion costs that were written to Pods"
 )

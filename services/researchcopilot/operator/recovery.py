@@ -15,14 +15,14 @@ from researchcopilot.core.backoff import reconnect_delays
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.operator.announce import Announcer
 from researchcopilot.operator.metrics import DROPPED, FAILED, SIGNALS
-from researchcopilot.operator.signals import Signal
+from researchcopilot.operator.signals import REASONS, Signal
 from researchcopilot.runtime.loop import ROUND_S, Stop
 from researchcopilot.service import Service
 from researchcopilot.storage import dead_hands
 from researchcopilot.storage.moves import Gone, Moved
 from researchcopilot.storage.pods import Said, dead_processes
 from researchcopilot.storage.returning import Returning
-from researchcopilot.storage.taking_back import RECOVERED, take_back
+from researchcopilot.storage.taking_back import RECOVERED, begins, take_back
 
 log = logging.getLogger(__name__)
 GROUP = 200
@@ -38,6 +38,9 @@ class Recovery:
         self._returning = Returning(service.redis, service.stop, self._settings.spread_s)
         self._waiting: dict[tuple[object, ...], tuple[Signal, float]] = {}
         self._wake = asyncio.Event()
+        begins(REASONS)
+        for reason in REASONS:
+            SIGNALS.labels(reason)
 
     def put(self, signal: Signal) -> None:
         """Does not wait. Too many: it is dropped, and found as a silent worker later."""

@@ -38,6 +38,10 @@ ENDINGS = {
     "Shutdown": "node_shutdown",
     "Terminated": "node_shutdown",
 }
+REASONS = (
+    *sorted({word for word, _ in DISRUPTIONS.values()} | set(ENDINGS.values())),
+    "disrupted", "pod_deleted", "pod_ended", "oom_killed", "container_died", "drain_overrun",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
