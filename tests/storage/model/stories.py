@@ -1,0 +1,113 @@
+"""Stories of a model test: orders of steps that chance finds rarely, and that hurt.
+
+A story looks at how things stand, adds what is missing, and ends with the step that it is about,
+which may be cut. Each of its steps is compared like any other. No story may demand that it got to
+its end: what an example holds may be in its way, and then it was only some more steps.
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from tests.storage.model.actors import QUEUES, Worker
+from tests.storage.model.client import Wish
+from tests.storage.model.machine import CUTS, KINDS, PICK, WISHES, Machine
+from tests.storage.model.wire import Cut
+
+ROUNDS = 6
+# Between the commit of a submit and its push, or near to that.
+LOSING = st.builds(Cut, st.integers(1, 5), st.just(True))
+
+
+class Stories(Machine):
+    @precondition(lambda self: self._busy())
+    @rule(pick=PICK, kind=st.sampled_from(["same", *KINDS]), cut=CUTS)
+    def late_end(self, pick: int, kind: str, cut: Cut | None) -> None:
+        """A worker was asleep for longer than its lease. It takes its own run once more, and then
+        what it began before comes to its end."""
+        if not self._superseded():
+            self._lose_leases(pick)
+        late = self._superseded()
+        if late:
+            worker, pair = late[pick % len(late)]
+            ended = [o for o in worker.ended if (o.run_id, o.claim_no) == pair]
+            outcome = ended[-1] if ended and kind == "same" else None
+            outcome = outcome or worker.outcome(pair, "succeeded" if kind == "same" else kind)
+            held = pair in worker.held
+            self._step(
+                worker, lambda: (worker.finish if held else worker.finish_again)([outcome]), cut
+            )
+
+    def _superseded(self) -> list[tuple[Worker, tuple[str, int]]]:
+        """Claims after which their run was claimed again: at best by the same worker."""
+        runs = self.judge.world.runs
+        found = [
+            (worker, (run_id, claim_no))
+            for worker in self.workers
+            for run_id, claim_no in dict.fromkeys(
+                [*worker.held, *((o.run_id, o.claim_no) for o in worker.ended)]
+            )
+            if runs[run_id]["claim_no"] > claim_no and runs[run_id]["status"] == "running"
+        ]
+        return [
+            (w, pair) for w, pair in found if runs[pair[0]]["worker_id"] == w.worker_id
+        ] or found
+
+    def _lose_leases(self, pick: int) -> None:
+        busy = self._busy()
+        worker = busy[pick % len(busy)]
+        self.time_passes(40)
+        self._step(self.janitor, self.janitor.duties()["leases"])
+        for queue in QUEUES:
+            self._make_room(worker, queue)
+            self._take(worker, queue, None)
+
+    def _make_room(self, worker: Worker, queue: str) -> None:
+        """A free slot in this queue."""
+        if worker.held and not worker.free(queue):
+            pair = next(
+                pair for pair, (hand, _) in worker.held.items() if hand.claim.queue == queue
+            )
+            self._step(worker, lambda: worker.finish([worker.outcome(pair, "succeeded")]))
+
+    @rule(wishes=WISHES, losing=LOSING, cut=CUTS)
+    def lost_push(self, wishes: list[Wish], losing: Cut, cut: Cut | None) -> None:
+        """The api dies between commit and push. A probe goes through the line after it, and what
+        is older and stands nowhere comes back."""
+        if not self.without:
+            self._submit(wishes, 0, losing)
+        self.time_passes(20)
+        self._step(self.janitor, self.janitor.duties()["probes"])
+        for _ in range(ROUNDS):
+            if self._probes_wait():
+                self._take_all()
+        self.time_passes(20)
+        self._step(self.janitor, self.janitor.duties()["probes"], cut)
+
+    def _probes_wait(self) -> bool:
+        return any(e.startswith("probe.") for line in self.hints.waiting.values() for e in line)
+
+    def _take_all(self) -> None:
+        if not self.workers:
+            self._start_worker(None)
+        for worker in list(self.workers):
+            for queue in QUEUES:
+                self._make_room(worker, queue)
+                self._take(worker, queue, None)
+
+    @precondition(lambda self: self._busy())
+    @rule(pick=PICK, fresh=st.booleans(), first=CUTS, second=CUTS)
+    def replayed_twice(self, pick: int, fresh: bool, first: Cut | None, second: Cut | None) -> None:
+        """A dead letter is replayed; and then once more, whatever became of the first answer."""
+        if not self._dead():
+            self._finish(pick, ["failed"], False, False, None)
+        dead = self._dead()[:1]
+        if dead:
+            self._replay(dead, fresh, first)
+            self._replay(dead, fresh, second)
+
+    def _dead(self) -> list[str]:
+        runs = self.judge.world.runs.items()
+        return [
+            i
+            for i, r in runs
+            if r["status"] == "failed" and r["workspace_id"] == 1 and r["resolved_by"] is None
+        ]
