@@ -23,20 +23,23 @@ LOSING = st.builds(Cut, st.integers(1, 5), st.just(True))
 
 
 class Stories(Machine):
-    @rule(pick=PICK, kind=st.sampled_from(["same", *KINDS]), cut=CUTS)
+    @rule(pick=PICK, kind=st.sampled_from(["same", "renew", "renew", *KINDS]), cut=CUTS)
     def late_end(self, pick: int, kind: str, cut: Cut | None) -> None:
         """A worker was asleep for longer than its lease. It takes its own run once more, and then
-        what it began before comes to its end."""
+        what it began before comes to its end, or is renewed."""
         if not self._superseded():
             self._lose_leases(pick)
         late = self._superseded()
-        if late:
-            worker, pair = late[pick % len(late)]
-            ended = [o for o in worker.ended if (o.run_id, o.claim_no) == pair]
-            outcome = ended[-1] if ended and kind == "same" else None
-            outcome = outcome or worker.outcome(pair, "succeeded" if kind == "same" else kind)
-            finish = worker.finish if pair in worker.held else worker.finish_again
-            self._step(worker, lambda: finish([outcome]), cut)
+        if not late:
+            return
+        worker, pair = late[pick % len(late)]
+        if kind == "renew" and pair in worker.held:
+            self._step(worker, worker.renew, cut)
+            return
+        ended = [o for o in worker.ended if (o.run_id, o.claim_no) == pair and kind == "same"]
+        again = worker.outcome(pair, kind if kind in KINDS else "succeeded")
+        finish = worker.finish if pair in worker.held else worker.finish_again
+        self._step(worker, lambda: finish([*ended, again][:1]), cut)
 
     def _superseded(self) -> list[tuple[Worker, tuple[str, int]]]:
         """Claims after which their run was claimed again: at best by the same worker."""
@@ -64,11 +67,14 @@ class Stories(Machine):
         if not busy:
             return
         worker = busy[pick % len(busy)]
-        self.time_passes(40)
-        self._step(self.janitor, self.janitor.duties()["leases"])
+        self._reclaim(None)
         for queue in QUEUES:
             self._make_room(worker, queue)
             self._take(worker, queue, None)
+
+    def _reclaim(self, cut: Cut | None) -> None:
+        self.time_passes(40)
+        self._step(self.janitor, self.janitor.duties()["leases"], cut)
 
     def _make_room(self, worker: Worker, queue: str) -> None:
         """A free slot in this queue."""
@@ -118,4 +124,21 @@ class Stories(Machine):
         failed = [(i, r) for i, r in runs if r["status"] == "failed" and r["workspace_id"] == 1]
         return [run_id for run_id, run in failed if run["resolved_by"] is None]
 
+    @rule(pick=PICK, kind=st.sampled_from(["renew", "lost", "lost", *KINDS]), cut=CUTS)
+    def asked_to_stop(self, pick: int, kind: str, cut: Cut | None) -> None:
+        """A running run is cancelled; then it ends all the same, or its worker dies."""
+        busy = self._workers_at_work()
+        if not busy:
+            return
+        worker = busy[pick % len(busy)]
+        pair = list(worker.held)[pick % len(worker.held)]
+        self._step(self.api, lambda: self.api.cancel(1, [pair[0]]))
+        if kind == "lost":
+            self._reclaim(cut)
+        elif kind == "renew":
+            self._step(worker, worker.renew, cut)
+        else:
+            self._step(worker, lambda: worker.finish([worker.outcome(pair, kind)]), cut)
+
     and_late_end, and_lost_push, and_replayed_twice = late_end, lost_push, replayed_twice
+    and_asked_to_stop = asked_to_stop
