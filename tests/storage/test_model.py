@@ -16,7 +16,7 @@ from tests.storage.model.stage import Stage
 from tests.storage.model.stories import Stories
 
 # Examples by size of a group, since a large one takes longer.
-QUICK = {1: 16, 64: 8}
+QUICK = {1: 16, 64: 7}
 # Of the long profile's examples a large group gets one in so many.
 SHARE = {1: 1, 64: 4}
 # Where a long look has to have been; else the rules have held for nothing.
@@ -52,7 +52,7 @@ def test_the_model_holds_whatever_is_cut(stage: Stage, group: int) -> None:
     long = settings.get_current_profile_name() == "long"
     effort = settings(
         max_examples=settings().max_examples // SHARE[group] if long else QUICK[group],
-        stateful_step_count=80 if long or group == 1 else 40,
+        stateful_step_count=80 if long else 50,
         deadline=None,
         database=None,
         print_blob=True,
