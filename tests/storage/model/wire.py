@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, AsyncServerCursor, Connection, Cursor
 from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 from psycopg.types.string import TextLoader
@@ -109,6 +109,15 @@ class _AsyncCursor(AsyncCursor[Any]):
         return self
 
 
+class _AsyncPages(AsyncServerCursor[Any]):
+    async def close(self) -> None:
+        """Also if the wire is cut at just this word: the server has closed it then."""
+        try:
+            await super().close()
+        finally:
+            self._close()
+
+
 async def _all(cursor: _AsyncCursor) -> list[Any]:
     if cursor.description is None:
         return []
@@ -149,6 +158,7 @@ class CutDatabase(Database):
         _Async.wire = self._wire  # while it connects; one process acts at a time
         connection = await _Async.connect(self.settings.url, **options)
         connection.cursor_factory = _AsyncCursor
+        connection.server_cursor_factory = _AsyncPages
         await configure(connection)
         return connection
 
