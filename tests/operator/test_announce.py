@@ -75,10 +75,11 @@ async def test_a_pod_that_dies_twice_in_the_same_way_is_told_twice(served: Serve
     kube = Kube(served.credentials)
     announcer = Announcer(kube)
     oom = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": stamp(NOW)}}
+    pod = a_pod("p")
     for restarts in (0, 1):
         own = {"name": "worker", "restartCount": restarts, "state": oom}
-        pod = merged(a_pod("p"), {"status": {"containerStatuses": [own]}})
-        signal = read("MODIFIED", pod, "worker")
+        died = merged(pod, {"status": {"containerStatuses": [own]}})
+        signal = read("MODIFIED", died, "worker")
         assert signal is not None
         announcer.tell(signal, "queued")
         await announcer.post()

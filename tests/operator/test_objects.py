@@ -1,8 +1,8 @@
 """What events and lists tell, put into order; specs in the words of the api; statuses out of
 rows."""
 
-from datetime import UTC, datetime
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -52,7 +52,7 @@ def test_what_was_deleted_never_comes_back() -> None:
 
 
 def test_what_a_person_has_just_changed_does_not_wait_for_a_status_that_was_shown() -> None:
-    """A RunSchedule shows its ticks every ten seconds; `suspend: true` in between counts at once."""
+    """A RunSchedule shows its ticks every ten seconds; `suspend: true` counts at once."""
     known = Objects()
     known.take(body(1, 1))
     seen = known.get(UID)

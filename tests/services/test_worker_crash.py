@@ -199,8 +199,8 @@ async def test_a_memory_bomb_is_told_of_its_limit(batch: Batch) -> None:
 
 
 def test_the_kernel_takes_the_agent_s_process_before_the_worker() -> None:
-    """A kubelet gives a worker's container up to 999 of 1000: an agent that has less would live, and
-    its worker, with all the other runs, would be killed in its place."""
+    """A kubelet gives a worker's container up to 999 of 1000: an agent that has less would live,
+    and its worker, with all the other runs, would be killed in its place."""
     code = (
         "import pathlib, sys; from researchcopilot.worker.child import limit_memory\n"
         "own = pathlib.Path('/proc/self/oom_score_adj'); own.write_text('998'); limit_memory(0)\n"
