@@ -4,14 +4,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from tests.chaos.driver import Seen
+from tests.chaos.driver import Blow, Seen
+from tests.chaos.fault import Fault
 from tests.chaos.on_parts import WORKER_KILLED
+from tests.chaos.on_servers import POSTGRES
 from tests.chaos.proxy import Line, Network, Way
-from tests.chaos.verdict import without_effect
+from tests.chaos.verdict import is_meant, without_effect
 
 from researchcopilot.dev.processes import until
 
@@ -132,3 +135,18 @@ def test_a_fault_without_effect_fails_the_test() -> None:
     seen = [Seen(WORKER_KILLED, "worker 1", 1), Seen(WORKER_KILLED, "worker 2", 0)]
     [finding] = without_effect(seen)
     assert "worker 2" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("fault", "after_s", "meant"),
+    [(POSTGRES[1], 6.0, True), (POSTGRES[1], 40.0, False), (WORKER_KILLED, 6.0, False),
+     (POSTGRES[1], 3606.0, True)],
+)  # fmt: skip
+def test_runs_left_to_their_leases_are_meant_only_while_postgres_was_out_of_reach(
+    fault: Fault, after_s: float, meant: bool
+) -> None:
+    """Protects: a worker that cannot hand back although everything answers is a fault."""
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    told = (at + timedelta(seconds=after_s)).isoformat()
+    line = {"level": "error", "time": told, "message": "5 runs are left to their leases"}
+    assert is_meant(line, [Blow(fault, at, ())]) == meant

@@ -11,6 +11,8 @@ from typing import Any
 
 from tests.chaos import watch
 from tests.chaos.driver import Blow, Course, Seen
+from tests.chaos.fault import Fault
+from tests.chaos.stage import LINES
 from tests.chaos.watch import Finding
 
 from researchcopilot.storage.db import Database
@@ -22,6 +24,9 @@ MEANT = (
     "the agent goes on although it was told to stop",
     "a plain function goes on in its thread",
 )
+# Asked to stop while its way to Postgres is blocked a worker hands nothing back; only then.
+LEFT = "runs are left to their leases"
+BLOCKED_S, HOUR_S = 25.0, 3600.0
 _STATUSES = b"SELECT run_id, status, metadata ->> 'expect', error FROM runs"
 _RESULTS = b"""
     SELECT run_id, claim_no, result FROM runs
@@ -65,7 +70,7 @@ async def judge(
     found += without_effect(course.seen)
     seen = [*course.tally.complaints, *complaints]
     found += [Finding("seen from outside", None, words) for words in seen]
-    return found + _told(logs)
+    return found + _told(logs, course.blows)
 
 
 def without_effect(seen: Sequence[Seen]) -> list[Finding]:
@@ -77,16 +82,35 @@ def without_effect(seen: Sequence[Seen]) -> list[Finding]:
     ]
 
 
-def _told(logs: Sequence[Path]) -> list[Finding]:
+def _told(logs: Sequence[Path], blows: Sequence[Blow]) -> list[Finding]:
     """What a part calls an error itself, but for what the faults of this test must lead to."""
     found = []
     for log in logs:
         for line in _lines(log):
-            if line["level"] in ("error", "critical") and not line["message"].startswith(MEANT):
+            if line["level"] in ("error", "critical") and not is_meant(line, blows):
                 last = str(line.get("trace", "")).rstrip().rpartition("\n")[2]
                 words = f"{log.stem}: {line['message']} {last}"
                 found.append(Finding("a part reports an error", line.get("run_id"), words))
     return found
+
+
+def is_meant(line: dict[str, Any], blows: Sequence[Blow]) -> bool:
+    if LEFT in line["message"]:
+        at = datetime.fromisoformat(line["time"])
+        return any(_blocks_postgres(blow.fault) and _soon_after(blow.at, at) for blow in blows)
+    return bool(line["message"].startswith(MEANT))
+
+
+def _blocks_postgres(fault: Fault) -> bool:
+    """Its server, a line, or everything."""
+    return not fault.targets or any(
+        kind == "Postgres" or kind.startswith(LINES) for kind in fault.targets
+    )
+
+
+def _soon_after(at: datetime, told: datetime) -> bool:
+    """By the clock of whoever told it: it may be an hour off, and jump by some seconds."""
+    return ((told - at).total_seconds() + 3) % HOUR_S < BLOCKED_S
 
 
 def _lines(log: Path) -> Iterator[dict[str, Any]]:

@@ -129,6 +129,18 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"janitor": {"enabled": False}, "worker": {"autoscaling": SCALED}},
         ["janitor.enabled is false"],
     ),
+    "rights to the cluster for nothing": (
+        {"operator": {"enabled": True, "clusterWide": True, "customResources": False}},
+        ["operator.clusterWide is true", "nothing to do there"],
+    ),
+    "rights for everybody": (
+        {"operator": {"enabled": True, "serviceAccount": {"create": False}}},
+        ["operator.serviceAccount.create is false", "every Pod of the namespace"],
+    ),
+    "a setting of the operator's": (
+        {"operator": {"settings": {"OPERATOR_NAMESPACE": "x"}}},
+        ["/operator/settings", "OPERATOR_NAMESPACE"],
+    ),
     "an ingress to nowhere": ({"api": {"ingress": {"enabled": True}}}, ["api.ingress.hosts"]),
 }  # fmt: skip
 

@@ -201,6 +201,7 @@ class Served:
         self.cluster = cluster
         self._server = kmock.Server(cluster)
         self._port: int | None = None
+        self.wide = False  # the operator of this test may have rights to the whole cluster
 
     async def open(self) -> None:
         self._server = kmock.Server(self.cluster, port=self._port)

@@ -25,14 +25,14 @@ from researchcopilot.storage.submit import Submitter
 async def served(anyio_backend: str) -> AsyncIterator[Served]:
     async with serving() as found:
         yield found
-    rights.check(found.cluster.asked)
+    rights.check(found.cluster.asked, wide=found.wide)
 
 
 @pytest.fixture
 async def cluster(anyio_backend: str) -> AsyncIterator[tuple[Served, Customs]]:
     async with customs() as found:
         yield found
-    rights.check(found[0].cluster.asked)
+    rights.check(found[0].cluster.asked, wide=found[0].wide)
 
 
 @pytest.fixture

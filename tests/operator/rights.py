@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from tests.chart.engine import load, of_kind, render
+from tests.operator.cluster import NAMESPACE
 
 Right = tuple[str, str, str]  # API group, resource or resource/subresource, verb
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
@@ -49,7 +50,13 @@ def used(asked: Iterable[Any]) -> set[Right]:
     return found
 
 
-def check(asked: Iterable[Any]) -> None:
-    """All that was asked may be asked, where everything is switched on in one namespace."""
-    excess = used(asked) - granted("customResources", "deletionCost")
+def check(asked: Iterable[Any], *, wide: bool = False) -> None:
+    """All that was asked may be asked, where everything is switched on: in its own namespace, or
+    (`wide`) also of the whole cluster by what a ClusterRole gives."""
+    asked = [request for request in asked if request.resource is not None]
+    own = [request for request in asked if request.namespace == NAMESPACE]
+    other = [request for request in asked if request.namespace != NAMESPACE]
+    excess = used(own) - granted("customResources", "deletionCost")
+    switches = ("customResources", "clusterWide")
+    excess |= used(other) - (granted(*switches, kind="ClusterRole") if wide else frozenset())
     assert not excess, f"the chart gives no right to {sorted(excess)}"

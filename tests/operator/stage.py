@@ -227,8 +227,22 @@ async def queued_again(db: Database, found: InPod) -> bool:
 
 
 async def missed_a_renewal(db: Database, worker_id: str) -> None:
+    await _seen(db, worker_id, -45.0)
+
+
+async def renews(db: Database, worker_id: str) -> None:
+    """It is not silent for as long as a test takes, however short the leases are."""
+    await _seen(db, worker_id, 3600.0)
+
+
+async def falls_silent(db: Database, worker_id: str) -> None:
+    """Of one that was said to renew."""
+    await _seen(db, worker_id, -3645.0)
+
+
+async def _seen(db: Database, worker_id: str, seconds: float) -> None:
     await db.execute(
-        b"UPDATE workers SET seen_at = seen_at - interval '45 seconds'"
+        b"UPDATE workers SET seen_at = seen_at + make_interval(secs => %(s)s)"
         b" WHERE worker_id = %(w)s::uuid",
-        {"w": worker_id},
+        {"s": seconds, "w": worker_id},
     )

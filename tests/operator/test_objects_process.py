@@ -5,14 +5,19 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
+import redis
 from tests.conftest import Parts
 from tests.operator.cluster import Served
 from tests.operator.customs import RUNS, SCHEDULES, Customs
+from tests.services import truths
+from tests.services.scraping import wrong_gauges
 from tests.support import echo, eventually, working
 
 from researchcopilot.core.settings import Settings
 from researchcopilot.dev.parts import Part
+from researchcopilot.dev.processes import until
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
@@ -61,6 +66,40 @@ async def test_killed_in_the_middle_it_makes_each_run_once(
     assert inputs == [(number, "succeeded") for number in range(len(names))]
     shown = {api.status(name)["runId"] for name in names}
     assert len(shown) == len(names)
+
+
+async def test_what_it_tells_is_the_truth(
+    settings: Settings,
+    db: Database,
+    queue: Queue,
+    cluster: tuple[Served, Customs],
+    parts: Parts,
+    tmp_path: Path,
+) -> None:
+    """Every gauge that the operator exposes, as those of the other parts."""
+    served, api = cluster
+    config = tmp_path / "kubeconfig"
+    config.write_text(served.kubeconfig())
+    environment = {"KUBECONFIG": str(config), "RC_DATABASE_POOL": str(truths.CONNECTIONS)}
+    async with working(settings, db, queue, {"echo": echo}):  # so that somebody has the agent
+        operator = await asyncio.to_thread(parts, "operator", **environment)
+        for number in range(3):
+            await api.kubectl_apply(RUNS, f"run-{number}", {"input": number, "agent": "echo"})
+        hourly = {"input": 1, "agent": "echo", "intervalSeconds": 3600}
+        await api.kubectl_apply(SCHEDULES, "hourly", hourly)
+        await eventually(partial(has_succeeded, api, "run-2"), 20)
+    with (
+        psycopg.connect(parts.environment["RC_DATABASE_URL"], autocommit=True) as rows,
+        redis.Redis.from_url(parts.environment["RC_REDIS_URL"], decode_responses=True) as client,
+    ):
+        world = truths.World(rows, client, [operator])
+        found: list[str] = []
+
+        def all_true() -> bool:
+            found[:] = wrong_gauges(world)
+            return not found
+
+        assert await asyncio.to_thread(until, all_true, 20), "\n".join(found)
 
 
 def has_succeeded(api: Customs, name: str) -> bool:

@@ -242,6 +242,22 @@ async def not_running(db: Database, run_id: str) -> bool:
     return bool((await row(db, run_id))["status"] != "running")
 
 
+async def test_cluster_wide_it_asks_for_the_pods_of_its_own_namespace_alone(
+    settings: Settings, db: Database, queue: Queue, served: Served
+) -> None:
+    """A release of the same name in another namespace is somebody else's."""
+    served.wide = True
+    async with operating(with_operator(settings, cluster_wide=True), db, queue, served):
+        other = merged(a_pod("a"), {"metadata": {"namespace": "elsewhere"}})
+        await served.cluster.apply(PODS, other)
+        foreign = await worker_in(db, queue, other)
+        await served.cluster.remove(PODS, "a", "elsewhere")
+        await heard(served, settings, db, queue)
+    assert await statuses(db, foreign.run_ids) == ["running"]
+    asked = [request for request in served.cluster.asked if request.resource == PODS]
+    assert {request.params["fieldSelector"] for request in asked} == {"metadata.namespace=research"}
+
+
 async def test_pods_are_only_read(
     settings: Settings, db: Database, queue: Queue, served: Served
 ) -> None:

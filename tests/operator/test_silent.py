@@ -9,17 +9,19 @@ from tests.operator.cluster import PODS, Served
 from tests.operator.signal_cases import UNREACHED
 from tests.operator.stage import (
     a_pod,
+    falls_silent,
     in_cluster,
     merged,
     missed_a_renewal,
     operating,
     queued_again,
+    renews,
     stamp,
     statuses,
     with_operator,
     worker_in,
 )
-from tests.support import eventually, ledger, metric
+from tests.support import claim, eventually, ledger, metric, new_run, submit
 
 from researchcopilot.core.settings import Settings
 from researchcopilot.storage.db import Database
@@ -93,9 +95,10 @@ async def test_two_weak_signs_together_are_one_that_counts(
             pod = merged(a_pod(name), looks)
             await served.cluster.apply(PODS, pod)
             workers.append(await worker_in(db, queue, pod))
+            await renews(db, workers[-1].worker_id)
         both, silent, _ = workers
-        await missed_a_renewal(db, both.worker_id)
-        await missed_a_renewal(db, silent.worker_id)
+        for worker in (silent, both):
+            await falls_silent(db, worker.worker_id)
         await eventually(lambda: queued_again(db, both))
     assert await statuses(db, silent.run_ids) == ["running"]
     assert metric("researchcopilot_reclaims_total", reason=reason, status="queued") == before + 1
@@ -108,13 +111,15 @@ async def test_nothing_is_asked_where_all_is_well(
     async with operating(with_operator(settings, 0.3), db, queue, served):
         pod = a_pod("a")
         await served.cluster.apply(PODS, pod)
+        # Idle, and so not asked about even when it is silent; then one that renews.
+        await worker_in(db, queue, pod, 0)
+        well = await worker_in(db, queue, pod, 0)
+        await renews(db, well.worker_id)
+        await claim(db, await submit(db, queue, new_run()), worker_id=well.worker_id)
         silent = await worker_in(db, queue, a_pod("gone"))
-        lists = [r for r in served.cluster.asked if "fieldSelector" in r.params]
-        assert lists == []
-        await missed_a_renewal(db, silent.worker_id)
         await eventually(lambda: queued_again(db, silent))
-        lists = [r for r in served.cluster.asked if "fieldSelector" in r.params]
-        assert {r.params["fieldSelector"] for r in lists} == {"metadata.name=gone"}
+    lists = [r for r in served.cluster.asked if "fieldSelector" in r.params]
+    assert {r.params["fieldSelector"] for r in lists} == {"metadata.name=gone"}
 
 
 async def test_a_silent_worker_is_left_to_its_lease_while_nobody_can_be_asked(

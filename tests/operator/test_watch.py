@@ -71,7 +71,7 @@ async def test_each_watch_is_asked_to_end_so_that_silence_can_be_told(
     monkeypatch.setattr(watching, "WATCH_LASTS_S", 1)
     async with operating(with_operator(settings, watch_limit_s=2.0), db, queue, served) as operator:
         await eventually(lambda: len(watches_of(served)) >= 3)
-        assert operator.service.health.answer("/livez")[0] == 200
+        await eventually(lambda: operator.service.health.answer("/livez")[0] == 200)
     assert all(r.params["timeoutSeconds"] == "1" for r in watches_of(served))
     lists = [r for r in served.cluster.asked if r.resource == PODS and "watch" not in r.params]
     assert len(lists) == 1

@@ -205,8 +205,8 @@ def test_heavy_messages_make_short_pages(here: Stage) -> None:
 def test_agents_are_those_that_workers_registered(client: httpx.Client) -> None:
     """Protects: a developer sees what can be asked for, and its schema."""
     found = client.get("/v1/agents").json()["data"]
-    assert [agent["name"] for agent in found] == ["echo", "rebuild_index", "research"]
-    assert found[0]["input_schema"] == {"type": "string"}
+    assert [agent["name"] for agent in found] == ["echo", "rebuild_index", "research", "words"]
+    assert [agent["input_schema"] for agent in found] == [None, None, None, {"type": "string"}]
 
 
 def test_a_claimed_run_says_who_has_it(client: httpx.Client, here: Stage) -> None:

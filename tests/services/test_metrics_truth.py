@@ -5,45 +5,27 @@ Protects: dashboards, alerts and autoscaling, which believe these numbers.
 """
 
 import http.client
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 import redis
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import Parts
 from tests.services import truths
-from tests.services.truths import COUNTERS, TRUTHS, Found, Labels, World, exact, name_of
+from tests.services.scraping import P, differs, samples, scrape, wrong_gauges
+from tests.services.truths import COUNTERS, World, exact, name_of
 
 from researchcopilot.dev.client import Client
-from researchcopilot.dev.parts import Part
 from researchcopilot.dev.processes import until
 
-P = "researchcopilot_"
 LIMIT_S = 45.0
-Scrape = dict[str, Metric]
 SETTINGS = {
     "RC_WORKER_QUEUES": ",".join(f"{queue}={n}" for queue, n in truths.SLOTS.items()),
     "RC_DATABASE_POOL": str(truths.CONNECTIONS),
     "RC_STATS_SECONDS": "1",
     "RC_RETRY_BASE_SECONDS": "0.01",
 }
-
-
-def scrape(part: Part) -> Scrape:
-    url = f"http://127.0.0.1:{part.ports['health']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        return {family.name: family for family in families}
-
-
-def samples(scraped: Scrape, name: str, suffix: str = "") -> dict[Labels, float]:
-    family = scraped.get(name)
-    found = family.samples if family else []
-    return {frozenset(one.labels.items()): one.value for one in found if one.name == name + suffix}
 
 
 # The load
@@ -178,40 +160,7 @@ def readers(scene: Scene, key: str) -> Iterator[None]:
             connection.close()
 
 
-# Gauges
-
-
-def seen(scraped: Scrape, name: str) -> dict[Labels, float]:
-    if name == "database_connections":
-        return {frozenset(): sum(samples(scraped, P + name).values())}
-    return samples(scraped, name) or samples(scraped, P + name)
-
-
-def differs(values: dict[Labels, float], truth: Found) -> bool:
-    return values.keys() != truth.keys() or any(
-        not low <= values[labels] <= high for labels, (low, high) in truth.items()
-    )
-
-
-def wrong_gauges(world: World) -> list[str]:
-    """What is told and not so, what is told by nobody, and what is told without a truth."""
-    wrong = []
-    for part in world.parts:
-        scraped = scrape(part)
-        gauges = {name for name, family in scraped.items() if family.type == "gauge"}
-        known = {name for name, (where, _) in TRUTHS.items() if name_of(part) in where.split()}
-        wrong += [
-            f"{part.name}: {name} has no truth in tests/services/truths.py"
-            for name in gauges
-            if name.removeprefix(P) not in known
-        ]
-        for name in known:
-            values, truth = seen(scraped, name), TRUTHS[name][1](world, part)
-            if differs(values, truth):
-                told = {tuple(labels): value for labels, value in values.items()}
-                is_ = {tuple(labels): value for labels, value in truth.items()}
-                wrong.append(f"{part.name}: {name} says {told}; it is {is_}")
-    return wrong
+# Counters
 
 
 def wrong_counters(world: World) -> list[str]:

@@ -195,10 +195,17 @@ def memory(word: str) -> Callable[[World, Part], Found]:
     return lambda world, part: one(status(part, word), status(part, word) * 0.2)
 
 
-EVERY = "api worker scheduler janitor"
+EVERY = "api worker scheduler janitor operator"
 JANITOR = "janitor"
+
+
 # Gauge → the parts that expose it, and its truth. Those of queues and totals are the janitor's
 # alone, since a sum over processes would count them twice.
+def watched(world: World, part: Part) -> Found:
+    """Each watch is asked to end after a minute, so none is older."""
+    return {series(kind=kind): (0.0, 60.0) for kind in ("pods", "researchruns", "runschedules")}
+
+
 TRUTHS: dict[str, tuple[str, Callable[[World, Part], Found]]] = {
     "queue_waiting": (JANITOR, lambda w, p: exact(w.by_queue("waiting"))),
     "queue_processing": (JANITOR, processing),
@@ -214,12 +221,14 @@ TRUTHS: dict[str, tuple[str, Callable[[World, Part], Found]]] = {
     "index_age_seconds": (JANITOR, lambda w, p: near(w.by("index_age", "workspace"), SERIOUS_S)),
     "redis_memory_bytes": (JANITOR, used_memory),
     "redis_memory_limit_bytes": (JANITOR, memory_limit),
-    "reclaimed_waiting": (JANITOR, lambda w, p: one(0)),
+    "reclaimed_waiting": ("janitor operator", lambda w, p: one(0)),
     "runs_without_agent": (JANITOR, lambda w, p: exact(w.by("without_agent", "agent"))),
     "duty_last_success_timestamp_seconds": ("janitor scheduler worker", duties),
     "worker_slots": ("worker", slots),
     "lost_threads": ("worker", lambda w, p: exact(w.by("lost_threads", part=p))),
     "next_tick_seconds": ("scheduler", lambda w, p: near(w.by("next_tick"), SERIOUS_S)),
+    "operator_objects": ("operator", lambda w, p: exact(w.by("objects", "kind"))),
+    "operator_watch_age_seconds": ("operator", watched),
     "api_waiting_requests": ("api", lambda w, p: one(w.watching[0])),
     "api_watched_runs": ("api", lambda w, p: one(w.watching[1])),
     "build_info": (EVERY, build),

@@ -110,3 +110,6 @@ FROM claims WHERE outcome = 'lost' GROUP BY reason
 
 -- name: ticks
 SELECT outcome, count(*) FROM ticks WHERE cause = 'clock' GROUP BY outcome
+
+-- name: objects
+SELECT kind, count(*) FROM objects WHERE gone_at IS NULL GROUP BY kind

@@ -91,7 +91,7 @@ class DeletionCost:
         try:
             await self._context.kube.patch(path, body, fieldManager=MANAGER)
         except ResearchCopilotError as error:
-            if isinstance(error, KubeRefused) and error.status in (404, 409):
+            if isinstance(error, KubeRefused) and error.status in (404, 409, 422):
                 self._pods.pop(uid, None)  # it is gone, or another one has its name
                 return
             FAILED.labels("deletion_cost").inc()
