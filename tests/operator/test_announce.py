@@ -1,6 +1,7 @@
 """The Event that tells people: one for what belongs together, and never in anybody's way."""
 
 import re
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.operator.stage import (
     merged,
     operating,
     queued_again,
+    stamp,
     with_operator,
     worker_in,
 )
@@ -28,6 +30,7 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +68,23 @@ async def test_people_are_told_on_the_owner_what_happened(
         words = r"runs of \d workers? taken back \(evicted\): \d+ queued"
         assert re.search(words, event["message"])
         assert "it was evicted, as in a drain" in event["message"]
+
+
+async def test_a_pod_that_dies_twice_in_the_same_way_is_told_twice(served: Served) -> None:
+    """Out of memory, restarted, out of memory again, with as many runs as before."""
+    kube = Kube(served.credentials)
+    announcer = Announcer(kube)
+    oom = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": stamp(NOW)}}
+    pod = a_pod("p")
+    for restarts in (0, 1):
+        own = {"name": "worker", "restartCount": restarts, "state": oom}
+        died = merged(pod, {"status": {"containerStatuses": [own]}})
+        signal = read("MODIFIED", died, "worker")
+        assert signal is not None
+        announcer.tell(signal, "queued")
+        await announcer.post()
+    await kube.close()
+    assert len(posted(served)) == 2
 
 
 async def test_what_belongs_together_is_one_event(served: Served) -> None:

@@ -1,6 +1,7 @@
 """What events and lists tell, put into order; specs in the words of the api; statuses out of
 rows."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,6 +49,19 @@ def test_what_was_deleted_never_comes_back() -> None:
     assert known.gone == {UID}
     other = new_id()
     assert known.take(body(10, uid=other)) is not None
+
+
+def test_what_a_person_has_just_changed_does_not_wait_for_a_status_that_was_shown() -> None:
+    """A RunSchedule shows its ticks every ten seconds; `suspend: true` counts at once."""
+    known = Objects()
+    known.take(body(1, 1))
+    seen = known.get(UID)
+    assert seen is not None
+    later = seen.not_before = time.monotonic() + 10
+    known.take(body(2, 1, status={"phase": "Queued"}))
+    assert seen.not_before == later
+    known.take(body(3, 2))
+    assert seen.not_before < time.monotonic() + 1.1
 
 
 def test_what_is_told_twice_is_no_news() -> None:

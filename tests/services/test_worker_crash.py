@@ -8,6 +8,8 @@ worker, six at a time, in one attempt each. Each test looks at its own.
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,6 +196,17 @@ async def test_a_memory_bomb_is_told_of_its_limit(batch: Batch) -> None:
     for word in (f"{MEMORY_MB} MB", "RC_WORKER_MEMORY_LIMIT_MB"):
         assert word in error["message"]
     assert "in eats" in error["trace"]
+
+
+def test_the_kernel_takes_the_agent_s_process_before_the_worker() -> None:
+    """A kubelet gives a worker's container up to 999 of 1000: an agent that has less would live,
+    and its worker, with all the other runs, would be killed in its place."""
+    code = (
+        "import pathlib, sys; from researchcopilot.worker.child import limit_memory\n"
+        "own = pathlib.Path('/proc/self/oom_score_adj'); own.write_text('998'); limit_memory(0)\n"
+        "sys.exit(int(own.read_text()) <= 998)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 # Nothing of it is left

@@ -36,6 +36,7 @@ class News:
     cause: str
     pods: dict[str, str] = field(default_factory=dict)  # uid → name
     runs: Counter[str] = field(default_factory=Counter)  # new status → number
+    deaths: set[str] = field(default_factory=set)  # a Pod's name tells not which of its containers
 
 
 class Announcer:
@@ -54,6 +55,7 @@ class Announcer:
         )
         news.pods[signal.pod_uid] = signal.pod
         news.runs[status] += 1
+        news.deaths.add(f"{signal.pod_uid} {signal.restarts}")
 
     async def run(self, stop: Stop) -> None:
         while not await stop.wait(ROUND):
@@ -85,7 +87,7 @@ def event(news: News) -> dict[str, Any]:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     message = sentence(news)
     told = "\n".join(
-        (news.owner.uid, news.reason, *sorted(news.pods), str(sorted(news.runs.items())))
+        (news.owner.uid, news.reason, *sorted(news.deaths), str(sorted(news.runs.items())))
     )
     mark = hashlib.sha256(told.encode()).hexdigest()[:16]
     return {

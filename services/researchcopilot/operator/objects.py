@@ -15,6 +15,7 @@ from researchcopilot.core.ids import parse_id
 
 GROUP, VERSION = "researchcopilot.dev", "v1alpha1"
 MOST_DEAD = 20_000
+WRITES_S = 1.0  # a status is written so often at most
 
 
 @dataclass(slots=True)
@@ -85,6 +86,9 @@ class Objects:
         if seen.version < before.version:
             return None
         said = (before.generation, before.status, before.deleting)
+        if seen.generation != before.generation:
+            # A pause between two statuses is none of what a person has just changed.
+            before.not_before = min(before.not_before, time.monotonic() + WRITES_S)
         before.version, before.generation = seen.version, seen.generation
         before.spec, before.status = seen.spec, seen.status
         before.deleting, before.told_at = before.deleting or seen.deleting, seen.told_at

@@ -18,7 +18,7 @@ from researchcopilot.core.faults import Fault, common_code
 from researchcopilot.core.models import NewRun
 from researchcopilot.operator import status
 from researchcopilot.operator.context import Context
-from researchcopilot.operator.objects import Seen
+from researchcopilot.operator.objects import WRITES_S, Seen
 from researchcopilot.operator.projection import Projection, Wanted
 from researchcopilot.operator.spec import KEEPING, RUN_FIELDS, asked, run_fields, told
 from researchcopilot.storage import objects as stored
@@ -26,7 +26,6 @@ from researchcopilot.storage.keys import workspace_id_of
 from researchcopilot.storage.objects import Owner, Standing
 
 KIND = "ResearchRun"
-WRITES_S = 1.0  # a status is written so often at most
 
 
 def register_research_runs(

@@ -20,7 +20,7 @@ from researchcopilot.core.faults import Fault, common_code, of_input
 from researchcopilot.core.schedules import Schedule, Tick
 from researchcopilot.operator import status
 from researchcopilot.operator.context import Context
-from researchcopilot.operator.objects import Seen
+from researchcopilot.operator.objects import WRITES_S, Seen
 from researchcopilot.operator.projection import Projection, Wanted
 from researchcopilot.operator.spec import SCHEDULE_FIELDS, asked, schedule_fields, told
 from researchcopilot.storage import owned_schedules as stored
@@ -31,7 +31,6 @@ from researchcopilot.storage.queue import SCHEDULES
 from researchcopilot.storage.schedules import last_ticks
 
 KIND = "RunSchedule"
-WRITES_S = 1.0
 # Ticks are shown so often at most: a schedule of each second would write each second.
 TICKS_S = 10.0
 

@@ -77,9 +77,10 @@ def keep_watch(leader: int, files: Iterable[int]) -> None:
 
 def limit_memory(memory_mb: int) -> None:
     """Of writable memory of its own, for each process of the group. Where the kernel has to choose
-    somebody all the same, it is us and not the worker."""
+    somebody all the same, it is us and not the worker: whatever a kubelet has given to that (up to
+    999), there is nothing above ours."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
+        Path("/proc/self/oom_score_adj").write_text("1000")
     if memory_mb:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = memory_mb * 1_048_576 + RESERVE
