@@ -274,3 +274,19 @@ async def test_renewal_names_exactly_its_pairs(db: Database, queue: Queue, setti
     verdicts = renewer.renew(WORKER, [(kept, 1), (asked, 1), (lost, 2)], 60.0)
     renewer.close()
     assert verdicts == {(kept, 1): "kept", (asked, 1): "cancel", (lost, 2): "lost"}
+
+
+async def test_renewal_waits_for_no_lock(db: Database, queue: Queue, settings: Any) -> None:
+    """What is locked is as it was (busy), and lost if it is another's; the others are renewed."""
+    from researchcopilot.storage.renewal import Renewer
+
+    locked, kept = await submit(db, queue, new_run(), new_run())
+    await claim(db, locked, kept)
+    renewer = Renewer(settings.database, 5.0)
+    pairs = [(locked, 1), (locked, 2), (kept, 1)]
+    async with db.transaction() as somebody:
+        await somebody.execute(b"SELECT 1 FROM runs WHERE run_id = %s FOR UPDATE", [locked])
+        verdicts = await asyncio.to_thread(renewer.renew, WORKER, pairs, 90.0)
+    assert verdicts == {(locked, 1): "busy", (locked, 2): "lost", (kept, 1): "kept"}
+    assert renewer.renew(WORKER, pairs[:1], 90.0) == {(locked, 1): "kept"}
+    renewer.close()

@@ -33,7 +33,7 @@ class Renewer:
     def renew(
         self, worker_id: str, pairs: Sequence[tuple[str, int]], lease_s: float
     ) -> dict[tuple[str, int], str]:
-        """kept, cancel or lost for each (run_id, claim_no). Raises Unavailable."""
+        """kept, cancel, busy or lost for each (run_id, claim_no), see renew_2. Raises Unavailable."""
         rows = self._fetch(
             _MOVES["renew"],
             {
