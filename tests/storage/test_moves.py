@@ -1,5 +1,6 @@
 """Each move of a run, one at a time: verdicts, guards, and that sending it twice is safe."""
 
+import asyncio
 from typing import Any
 
 import pytest

@@ -1,8 +1,8 @@
 """Postgres: one pool a process, named queries, and one way of telling that it went away.
 
-Every statement has a lock, a statement and a TCP time-out. What a server that goes away raises
-becomes `Unavailable`; a deadlock or serialisation failure becomes `TryAgain`. Both are safe to
-repeat, since every move is. Works behind PgBouncer: no prepared statements are kept, no session
+Every statement has a lock, a statement and a TCP time-out, and one of our own (`silence`). What a
+server that goes away raises becomes `Unavailable`; a deadlock or serialisation failure becomes
+`TryAgain`. Both are safe to repeat, since every move is. Works behind PgBouncer: no prepared statements are kept, no session
 state is used.
 """
 
@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import DatabaseSettings
+from researchcopilot.storage.silence import MARGIN_S, impatient
 
 
 class TryAgain(Unavailable):
@@ -94,6 +95,7 @@ class Database:
         self.settings = settings
         self.pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
             settings.url,
+            connection_class=impatient(settings.statement_timeout_s + MARGIN_S),
             kwargs=connection_options(settings),
             min_size=1,
             max_size=settings.pool,
