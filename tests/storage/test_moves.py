@@ -248,6 +248,15 @@ async def test_submit_sent_twice_is_one(db: Database, queue: Queue) -> None:
     assert await db.rows(b"SELECT count(*) FROM messages") == [(2,)]
 
 
+def test_a_unique_key_comes_alone_and_without_an_idempotency_key() -> None:
+    """Where another run waits already none is made: a key must not name it, nor others go with it."""
+    run = new_run(unique_key="rebuild", serial=False)
+    key = IdempotencyKey(1, "POST /v1/runs", "k", "h")
+    for runs, idempotency in (((run,), key), ((run, new_run()), None)):
+        with pytest.raises(ValueError, match="unique_key"):
+            Submission(runs, idempotency)
+
+
 async def test_one_unclaimed_run_of_a_unique_key(db: Database, queue: Queue) -> None:
     def rebuild() -> NewRun:
         return new_run(unique_key="rebuild", serial=False)

@@ -36,6 +36,7 @@ PROBE = "probe."
 WAKE = "wake"  # the channel of those who sleep until something is due
 SCHEDULES = "schedules"
 _ENTRY = re.compile(r"[1-9][0-9]{0,9}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GLOB = re.compile(r"[*?\[\]\\]")
 _PROBE = re.compile(r"probe\.[0-9]{1,16}")
 
 
@@ -222,6 +223,26 @@ class Queue:
         """For each (queue, worker_id): is anything in its processing list?"""
         lengths = await self.all([("LLEN", self.processing(*hand)) for hand in hands])
         return [length > 0 for length in lengths]
+
+    async def workers(self) -> list[str]:
+        """Who is counted, living or not."""
+        async with _told():
+            return list(await self._redis.zrange(self.key("workers"), 0, -1))
+
+    async def all_hands(self) -> list[tuple[str, str]]:
+        """(queue, worker_id) of every processing list. Walks all keys: for a rebuild."""
+        names = _GLOB.sub(r"\\\g<0>", self.key("queue:")) + "*:processing:*"
+        start = len(self.key("queue:"))
+        async with _told():
+            keys = [str(key) async for key in self._redis.scan_iter(match=names, count=1000)]
+        found = [key[start:].rpartition(":processing:") for key in keys]
+        return [(queue, worker_id) for queue, _, worker_id in found]
+
+    async def forget(self, hands: Sequence[tuple[str, str]]) -> None:
+        """These processing lists, with all that stands in them."""
+        if hands:
+            async with _told():
+                await self._redis.unlink(*(self.processing(*hand) for hand in hands))
 
     async def beat(self, worker_id: str) -> None:
         """This worker lives: it is counted, and its processing lists are."""
