@@ -18,7 +18,7 @@ from researchcopilot.janitor.rebuild import check_redis
 from researchcopilot.janitor.retention import remove_old
 from researchcopilot.runtime import duties as told
 from researchcopilot.runtime.loop import Beat, every, run
-from researchcopilot.service import Service, serve
+from researchcopilot.service import Service, serve, watch_servers
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.workers import prune_workers
@@ -51,10 +51,11 @@ async def work(service: Service) -> None:
     for name, _, _ in known:
         told.begins(name)
     await asyncio.gather(
+        watch_servers(service),
         *(
             every(seconds, duty, service.stop, name=name, done=succeeded, failed=failed)
             for name, seconds, duty in known
-        )
+        ),
     )
     await returning.close()
     await locks.close()
