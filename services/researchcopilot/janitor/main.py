@@ -15,7 +15,7 @@ from researchcopilot.janitor.no_agent import count_without_agent
 from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
-from researchcopilot.janitor.retention import remove_old
+from researchcopilot.janitor.retention import Retention
 from researchcopilot.runtime import duties as told
 from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.service import Service, serve, watch_servers
@@ -82,7 +82,7 @@ def duties(
         (
             "retention",
             service.settings.retention.sweep_s,
-            lambda: remove_old(db, service.settings.retention, service.stop),
+            Retention(db, service.settings.retention, service.stop).sweep,
         ),
         (
             "expire_memories",
