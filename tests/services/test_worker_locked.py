@@ -1,9 +1,6 @@
 """Workers beside somebody who holds a row's lock and does not let go: a person with an open
 transaction, a backend that hangs. It costs the run that is locked, and no other."""
 
-import asyncio
-from typing import Any
-
 import psycopg
 import pytest
 from tests.support import Gate, ended, eventually, new_run, row, submit, working

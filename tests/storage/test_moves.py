@@ -249,7 +249,7 @@ async def test_submit_sent_twice_is_one(db: Database, queue: Queue) -> None:
 
 
 def test_a_unique_key_comes_alone_and_without_an_idempotency_key() -> None:
-    """Where another run waits already none is made: a key must not name it, nor others go with it."""
+    """Where another waits already none is made: a key must not name it, nor others come with it."""
     run = new_run(unique_key="rebuild", serial=False)
     key = IdempotencyKey(1, "POST /v1/runs", "k", "h")
     for runs, idempotency in (((run,), key), ((run, new_run()), None)):

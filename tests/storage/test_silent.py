@@ -41,9 +41,8 @@ async def test_a_statement_that_nobody_answers_ends(line: Line, database_url: st
     await db.open()
     try:
         assert await db.rows(b"SELECT 1") == [(1,)]
-        with line.closed(Way.BACK, late=False):
-            with pytest.raises(Unavailable):
-                await asyncio.wait_for(db.rows(b"SELECT 1"), 15)
+        with line.closed(Way.BACK, late=False), pytest.raises(Unavailable):
+            await asyncio.wait_for(db.rows(b"SELECT 1"), 15)
         assert await db.rows(b"SELECT 1") == [(1,)]
     finally:
         await db.close()
@@ -54,8 +53,7 @@ async def test_a_renewal_that_nobody_answers_ends(line: Line, database_url: str)
     renewer = Renewer(through(line, database_url), 0.5)
     worker_id = "00000000-0000-0000-0000-000000000001"
     assert not renewer.beat(worker_id)
-    with line.closed(Way.BACK, late=False):
-        with pytest.raises(Unavailable):
-            await asyncio.wait_for(asyncio.to_thread(renewer.beat, worker_id), 10)
+    with line.closed(Way.BACK, late=False), pytest.raises(Unavailable):
+        await asyncio.wait_for(asyncio.to_thread(renewer.beat, worker_id), 10)
     assert not renewer.beat(worker_id)
     renewer.close()

@@ -1,4 +1,4 @@
-"""A thread for a sync agent that cannot be started is an error of that run, and not of the worker."""
+"""A thread of a sync agent that cannot be started is an error of that run, not of its worker."""
 
 import asyncio
 import threading

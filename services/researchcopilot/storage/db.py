@@ -2,8 +2,8 @@
 
 Every statement has a lock, a statement and a TCP time-out, and one of our own (`silence`). What a
 server that goes away raises becomes `Unavailable`; a deadlock or serialisation failure becomes
-`TryAgain`. Both are safe to repeat, since every move is. Works behind PgBouncer: no prepared statements are kept, no session
-state is used.
+`TryAgain`. Both are safe to repeat, since every move is. Works behind PgBouncer: no prepared
+statements are kept, no session state is used.
 """
 
 import asyncio

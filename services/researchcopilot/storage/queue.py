@@ -227,7 +227,7 @@ class Queue:
     async def workers(self) -> list[str]:
         """Who is counted, living or not."""
         async with _told():
-            return list(await self._redis.zrange(self.key("workers"), 0, -1))
+            return [str(one) for one in await self._redis.zrange(self.key("workers"), 0, -1)]
 
     async def all_hands(self) -> list[tuple[str, str]]:
         """(queue, worker_id) of every processing list. Walks all keys: for a rebuild."""
@@ -257,14 +257,13 @@ class Queue:
                 await self._redis.zrem(self.key("workers"), *worker_ids)
 
     async def depths(self, queue: str) -> Depths:
-        async with _told():
-            workers = await self._redis.zrange(self.key("workers"), 0, -1)
+        workers = await self.workers()
         waiting, delayed, done, *processing = await self.all(
             [
                 ("LLEN", self.waiting(queue)),
                 ("ZCARD", self.delayed(queue)),
                 ("LLEN", self.key(f"queue:{queue}:done")),
-                *(("LLEN", self.processing(queue, str(worker_id))) for worker_id in workers),
+                *(("LLEN", self.processing(queue, worker_id)) for worker_id in workers),
             ]
         )
         return Depths(waiting, sum(processing), delayed, done)

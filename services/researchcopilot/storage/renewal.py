@@ -38,7 +38,8 @@ class Renewer:
     def renew(
         self, worker_id: str, pairs: Sequence[tuple[str, int]], lease_s: float
     ) -> dict[tuple[str, int], str]:
-        """kept, cancel, busy or lost for each (run_id, claim_no), see renew_2. Raises Unavailable."""
+        """A verdict for each (run_id, claim_no): kept, cancel, busy or lost, see renew_2. Raises
+        Unavailable."""
         rows = self._fetch(
             _MOVES["renew"],
             {
