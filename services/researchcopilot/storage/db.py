@@ -28,7 +28,12 @@ class TryAgain(Unavailable):
     """Postgres ended the transaction for another one's sake (deadlock, serialisation)."""
 
 
-_PASSING = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+class Locked(TryAgain):
+    """Somebody else has locked a row for as long as we wait for one. Who was sent together with it
+    should not wait too."""
+
+
+_PASSING = (errors.DeadlockDetected, errors.SerializationFailure)
 # Missing only when retention has removed an old session a moment ago: the submit makes it again.
 _PRUNED = frozenset({"runs_session_id_fkey", "messages_session_id_fkey"})
 # Raised by a server that is up but cannot work now: shutting down, starting, read-only, full.
@@ -48,6 +53,8 @@ KNOCK_S = 1.0
 
 def translate(error: BaseException) -> BaseException:
     """The house's name for an error of the driver; anything else comes back as it is."""
+    if isinstance(error, errors.LockNotAvailable):
+        return Locked(f"Somebody has locked it for long: {str(error).splitlines()[0]}")
     if isinstance(error, _PASSING) or _is_pruned(error):
         return TryAgain(str(error).splitlines()[0])
     if isinstance(error, errors.QueryCanceled):
