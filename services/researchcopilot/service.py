@@ -15,7 +15,7 @@ from researchcopilot.core.settings import Settings, load
 from researchcopilot.runtime import build
 from researchcopilot.runtime import log as logs
 from researchcopilot.runtime.health import Health, write_ports
-from researchcopilot.runtime.loop import Stop, until_available
+from researchcopilot.runtime.loop import Beat, Stop, every, until_available
 from researchcopilot.storage.checks import check_postgres, check_redis
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema
@@ -48,6 +48,32 @@ async def ready(service: Service, *, redis_first: bool) -> None:
         if redis_first or isinstance(error, LoginRefused):
             raise
         log.warning("starts all the same: %s", error)
+
+
+async def watch_servers(service: Service) -> None:
+    """Ask both servers until stopped; /readyz names one that has not answered for two leases. For
+    parts whose own work does not tell: a duty may fail for a reason of its own."""
+    lease_s = service.settings.recovery.lease_s
+
+    async def watch(name: str, title: str, ask: Callable[[], Awaitable[object]]) -> None:
+        beat, said = Beat(), [f"{title} does not answer"]
+        service.health.ready[name] = lambda: (
+            f"{said[0]} ({beat.age:.0f} s)" if beat.age > 2 * lease_s else None
+        )
+
+        async def asked() -> None:
+            try:
+                await ask()
+            except Unavailable as error:
+                said[0] = str(error)
+                raise
+
+        await every(lease_s / 3, asked, service.stop, name=name, done=lambda _: beat.mark())
+
+    await asyncio.gather(
+        watch("postgres", "Postgres", lambda: check_postgres(service.db)),
+        watch("redis", "Redis", service.redis.ping),
+    )
 
 
 async def serve(

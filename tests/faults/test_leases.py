@@ -71,7 +71,7 @@ async def test_07_a_run_that_is_renewed_while_it_is_being_taken_back_stays(
         sweep = asyncio.create_task(moves.reclaim(db, limit=10, max_losses=3))
         await eventually(lambda: waits_in(db, "reclaim_2"))
         renewed = await db.rows(
-            b"SELECT verdict FROM renew_1(%(w)s, ARRAY[%(r)s::uuid], ARRAY[1], interval '60 s')",
+            b"SELECT verdict FROM renew_2(%(w)s, ARRAY[%(r)s::uuid], ARRAY[1], interval '60 s')",
             {"w": worker_id, "r": run.run_id},
         )
     assert renewed == [("kept",)]

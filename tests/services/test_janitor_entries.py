@@ -50,6 +50,19 @@ def hold(settings: Settings, worker_id: str, *texts: str, queue: str = "runs") -
         client.rpush(f"queue:{queue}:processing:{worker_id}", *texts)
 
 
+async def test_a_probe_of_a_dead_worker_comes_after_its_entries(
+    settings: Settings, db: Database, queue: Queue
+) -> None:
+    """Taken before them it would say that they are lost, since they are older than it."""
+    worker_id = await registered(db, queue)
+    ids = await submit(db, queue, new_run(), new_run())
+    entries = [f"1.{run_id}" for run_id in ids]
+    hold(settings, worker_id, *entries, "probe.1000000")
+    await workers.stopped(db, worker_id)
+    await clear_dead(db, queue, settings.recovery)
+    assert await queue.take("runs", new_id(), 10) == [*entries, "probe.1000000"]
+
+
 async def test_each_entry_of_a_dead_worker_goes_where_its_row_says(
     settings: Settings, db: Database, queue: Queue
 ) -> None:
@@ -72,7 +85,7 @@ async def test_each_entry_of_a_dead_worker_goes_where_its_row_says(
     await clear_dead(db, queue, settings.recovery)
     with prompt(settings) as client:
         assert client.lrange("queue:runs", 0, -1) == [
-            "probe.1000", f"1.{due.run_id}", f"1.{last.run_id}", "1.stands-there",
+            f"1.{due.run_id}", f"1.{last.run_id}", "probe.1000", "1.stands-there",
         ]  # fmt: skip
         [(entry, score)] = client.zrange("queue:runs:delayed", 0, -1, withscores=True)
         assert (entry, 45 < score - client.time()[0] <= 51) == (f"1.{later.run_id}", True)

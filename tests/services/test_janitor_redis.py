@@ -22,13 +22,33 @@ from tests.support import (
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.ids import new_id
+from researchcopilot.core.models import WorkerInfo
 from researchcopilot.core.settings import Settings
 from researchcopilot.janitor.rebuild import check_redis
-from researchcopilot.storage import moves, recovery
+from researchcopilot.storage import moves, recovery, workers
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_a_restored_redis_keeps_nothing_of_workers_that_were_forgotten(
+    settings: Settings, db: Database, queue: Queue
+) -> None:
+    """An old file brings back lists of workers whose rows were pruned since: nobody else would ever
+    look at them, and they would count as being processed for good. Those of the living stay."""
+    living, forgotten = new_id(), new_id()
+    await workers.register(db, WorkerInfo(living, {"runs": 1}, (), "host", 1, "0"))
+    await queue.beat(living)
+    with prompt(settings) as client:
+        client.zadd("workers", {forgotten: 1.0, "no id at all": 1.0})
+        for name in ("runs", "gone:processing:x", "system"):
+            client.rpush(f"queue:{name}:processing:{forgotten}", f"1.{new_id()}")
+        client.rpush("queue:runs:processing:no id at all", "1")
+        client.rpush(f"queue:runs:processing:{living}", f"1.{new_id()}")
+        await check_redis(db, queue)
+        assert client.keys("queue:*:processing:*") == [f"queue:runs:processing:{living}"]
+        assert client.zrange("workers", 0, -1) == [living]
 
 
 def rebuilds() -> float:

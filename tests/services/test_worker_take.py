@@ -314,3 +314,22 @@ async def test_what_is_in_its_hands_is_not_taken_twice_when_it_compares(
         await ended(db, held)
     assert metric("researchcopilot_claim_verdicts_total", **gone) == before
     assert await ledger(db, held) == [(1, "succeeded", True)]
+
+
+async def test_a_fault_of_the_worker_leaves_no_entry_in_its_hands(
+    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run is taken back by the lease; the entry would stand in the list as long as it lives."""
+
+    faults = []
+
+    async def broken(hand: Any, outcome: Any) -> None:
+        faults.append(hand.entry)
+        raise ZeroDivisionError("a fault of ours")
+
+    async with working(settings, db, queue, {"it": echo}) as worker:
+        monkeypatch.setattr(worker.finisher, "finish", broken)
+        await submit_one(db, queue, "it")
+        await eventually(lambda: faults)
+        await eventually(lambda: in_no_hands(queue))
+        await eventually(lambda: not worker.handback.known)

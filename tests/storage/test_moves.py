@@ -1,5 +1,6 @@
 """Each move of a run, one at a time: verdicts, guards, and that sending it twice is safe."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -247,6 +248,15 @@ async def test_submit_sent_twice_is_one(db: Database, queue: Queue) -> None:
     assert await db.rows(b"SELECT count(*) FROM messages") == [(2,)]
 
 
+def test_a_unique_key_comes_alone_and_without_an_idempotency_key() -> None:
+    """Where another waits already none is made: a key must not name it, nor others come with it."""
+    run = new_run(unique_key="rebuild", serial=False)
+    key = IdempotencyKey(1, "POST /v1/runs", "k", "h")
+    for runs, idempotency in (((run,), key), ((run, new_run()), None)):
+        with pytest.raises(ValueError, match="unique_key"):
+            Submission(runs, idempotency)
+
+
 async def test_one_unclaimed_run_of_a_unique_key(db: Database, queue: Queue) -> None:
     def rebuild() -> NewRun:
         return new_run(unique_key="rebuild", serial=False)
@@ -274,3 +284,19 @@ async def test_renewal_names_exactly_its_pairs(db: Database, queue: Queue, setti
     verdicts = renewer.renew(WORKER, [(kept, 1), (asked, 1), (lost, 2)], 60.0)
     renewer.close()
     assert verdicts == {(kept, 1): "kept", (asked, 1): "cancel", (lost, 2): "lost"}
+
+
+async def test_renewal_waits_for_no_lock(db: Database, queue: Queue, settings: Any) -> None:
+    """What is locked is as it was (busy), and lost if it is another's; the others are renewed."""
+    from researchcopilot.storage.renewal import Renewer
+
+    locked, kept = await submit(db, queue, new_run(), new_run())
+    await claim(db, locked, kept)
+    renewer = Renewer(settings.database, 5.0)
+    pairs = [(locked, 1), (locked, 2), (kept, 1)]
+    async with db.transaction() as somebody:
+        await somebody.execute(b"SELECT 1 FROM runs WHERE run_id = %s FOR UPDATE", [locked])
+        verdicts = await asyncio.to_thread(renewer.renew, WORKER, pairs, 90.0)
+    assert verdicts == {(locked, 1): "busy", (locked, 2): "lost", (kept, 1): "kept"}
+    assert renewer.renew(WORKER, pairs[:1], 90.0) == {(locked, 1): "kept"}
+    renewer.close()

@@ -151,7 +151,7 @@ async def test_done_is_not_kept_unless_asked(queue: Queue, client: Any) -> None:
 async def test_later_leaves_the_hands_and_is_due_after_its_wait(queue: Queue, client: Any) -> None:
     soon, late = entries(2)
     client.rpush(f"queue:runs:processing:{WORKER}", str(soon), str(late))
-    await queue.later("runs", WORKER, [(soon, 0.05), (late, 60.0)])
+    await queue.later("runs", WORKER, [(soon, 1.0), (late, 60.0)])
     assert await queue.in_hands("runs", WORKER) == []
     assert not (await queue.due("runs")).late_s
 

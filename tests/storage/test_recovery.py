@@ -68,6 +68,17 @@ async def test_lost_pushes_are_those_older_than_the_probe_in_every_workspace(
     assert len(await recovery.lost_pushes(db, "runs", after, limit=500)) == 17
 
 
+async def test_what_is_on_its_way_to_the_head_is_not_lost(db: Database, queue: Queue) -> None:
+    """Runs of a dead worker come back over some seconds; a probe passes in between."""
+    [run_id] = await submit(db, queue, new_run())
+    await claim(db, [run_id], worker_id=new_id(), lease_s=0.0)
+    assert len((await moves.reclaim(db, limit=10, max_losses=3)).head) == 1
+    after = await recovery.database_time(db)
+    assert await recovery.lost_pushes(db, "runs", after, spread_s=60.0) == []
+    [entry] = await recovery.lost_pushes(db, "runs", after + 60_000_000, spread_s=60.0)
+    assert entry.run_id == run_id
+
+
 async def test_due_soon_is_within_two_minutes(db: Database, queue: Queue) -> None:
     soon, far, now = new_run(delay_s=100), new_run(delay_s=150), new_run()
     await submit(db, queue, soon, far, now)

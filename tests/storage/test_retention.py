@@ -19,10 +19,12 @@ from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import IdempotencyKey, Submission
 from researchcopilot.core.settings import RetentionSettings
+from researchcopilot.janitor import retention
+from researchcopilot.runtime.loop import Stop
 from researchcopilot.storage import dead_letters
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
-from researchcopilot.storage.retention import prune
+from researchcopilot.storage.retention import FIRST, prune, prune_sessions
 from researchcopilot.storage.submit import Submitter
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +42,10 @@ async def aged(db: Database, run_id: str, days: float) -> None:
 
 async def old_sessions(db: Database) -> None:
     await db.execute(b"UPDATE sessions SET updated_at = clock_timestamp() - interval '31 days'")
+
+
+async def old_sessions_gone(db: Database) -> int:
+    return (await prune_sessions(db, FIRST, KEEP, 100))[0]
 
 
 async def runs(db: Database) -> set[str]:
@@ -115,10 +121,46 @@ async def test_only_empty_and_untouched_sessions_go(db: Database, queue: Queue) 
     await submit(db, queue, new_run(empty), new_run(used))
     await db.execute(b"DELETE FROM messages WHERE session_id = %(s)s", {"s": empty})
     await db.execute(b"DELETE FROM runs WHERE session_id = %(s)s", {"s": empty})
-    assert await prune(db, "sessions", KEEP, 100) == 0
+    assert await old_sessions_gone(db) == 0
     await old_sessions(db)
-    assert await prune(db, "sessions", KEEP, 100) == 1
+    assert await old_sessions_gone(db) == 1
     assert await db.rows(b"SELECT session_id FROM sessions") == [(used,)]
+
+
+async def test_sessions_are_looked_at_page_by_page(db: Database, queue: Queue) -> None:
+    """Protects: those that stay are not looked at again before all others, nor hide them."""
+    used, empty = sorted(new_id() for _ in range(4)), "ffffffff-ffff-7fff-bfff-ffffffffffff"
+    await submit(db, queue, *(new_run(session) for session in (*used, empty)))
+    await db.execute(b"DELETE FROM messages WHERE session_id = %(s)s", {"s": empty})
+    await db.execute(b"DELETE FROM runs WHERE session_id = %(s)s", {"s": empty})
+    await old_sessions(db)
+    assert await prune_sessions(db, FIRST, KEEP, 2) == (0, used[1])
+    assert await prune_sessions(db, used[1], KEEP, 2) == (0, used[3])
+    assert await prune_sessions(db, used[3], KEEP, 2) == (1, empty)
+    assert await prune_sessions(db, empty, KEEP, 2) == (0, None)
+
+
+async def test_a_round_goes_on_where_the_one_before_stopped(
+    db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects: a round is bounded, and still the last session is reached, and the first again."""
+    monkeypatch.setattr(retention, "BATCH", 1)
+    monkeypatch.setattr(retention, "PAGES", 1)
+    used, empty = sorted(new_id() for _ in range(2)), "ffffffff-ffff-7fff-bfff-ffffffffffff"
+    await submit(db, queue, *(new_run(session) for session in used))
+    duty = retention.Retention(db, KEEP, Stop())
+    for _ in range(2):
+        await db.execute(
+            b"INSERT INTO sessions (session_id, workspace_id, updated_at)"
+            b" VALUES (%(s)s, 1, clock_timestamp() - interval '31 days')",
+            {"s": empty},
+        )
+        left = []
+        for _ in range(4):
+            await duty.sweep()
+            left.append(len(await db.rows(b"SELECT 1 FROM sessions")))
+        assert left[0] == 3
+        assert left[3] == 2
 
 
 async def test_keys_hold_so_long_and_no_longer(db: Database, queue: Queue) -> None:
@@ -151,7 +193,7 @@ async def test_a_session_that_goes_between_two_steps_of_a_submit_is_made_again(
         await gate.execute(b"SELECT pg_advisory_xact_lock(42)")
         submitting = asyncio.create_task(submit(db, queue, new_run(session)))
         await eventually(lambda: waits_for_a_lock(db))
-        assert await prune(db, "sessions", KEEP, 100) == 1
+        assert await old_sessions_gone(db) == 1
     [run_id] = await submitting
     assert (await row(db, run_id))["session_id"] == session
 
@@ -175,11 +217,14 @@ async def test_a_submit_into_a_session_that_is_being_removed_loses_nothing(
 
     async def removes() -> None:
         nonlocal removed
-        for _ in range(30):
+        after = FIRST
+        for _ in range(45):
             try:
-                removed += await prune(db, "sessions", KEEP, 3)
+                gone, last = await prune_sessions(db, after, KEEP, 3)
             except Unavailable:
                 continue  # a run has just come: the duty's next round looks again
+            removed += gone
+            after = last or FIRST
 
     async def submits(number: int) -> None:
         for session in sessions[number::3]:

@@ -278,3 +278,44 @@ async def test_sizes_are_told() -> None:
         metric(f"researchcopilot_group_size_{part}", group="told") for part in ("count", "sum")
     ]
     assert parts == [2, 4]
+
+
+class Kept(Exception):
+    """Somebody keeps one of them waiting."""
+
+
+def is_kept(error: BaseException) -> bool:
+    return isinstance(error, Kept)
+
+
+async def test_one_that_is_kept_waiting_keeps_nobody_else(anyio_backend: str) -> None:
+    """Protects: neither those that were sent with it nor those that come after it wait for it."""
+    kept = {3, 5}
+
+    async def send(items: Sequence[int]) -> list[int]:
+        if kept & set(items):
+            raise Kept
+        return [item * 2 for item in items]
+
+    limits = Limits(patience_s=None)
+    group: Group[int, int] = Group(send, again=is_kept, apart=is_kept, limits=limits)
+    tasks = crowd(group, range(8))
+    assert await all_of([tasks[n] for n in range(8) if n not in kept]) == [0, 2, 4, 8, 12, 14]
+    assert await all_of([group(20)]) == [40]
+    assert not tasks[3].done() and not tasks[5].done()
+    kept.clear()
+    assert await all_of([tasks[3], tasks[5]]) == [6, 10]
+    await group.close()
+
+
+async def test_the_patience_of_one_that_is_kept_waiting_ends(anyio_backend: str) -> None:
+    """Also of those that stand behind another one beside the line."""
+
+    async def send(items: Sequence[int]) -> list[int]:
+        raise Kept
+
+    limits = Limits(patience_s=0.2)
+    group: Group[int, int] = Group(send, again=is_kept, apart=is_kept, limits=limits)
+    found = await all_of(crowd(group, range(3)))
+    assert [type(error) for error in found] == [Kept] * 3
+    await group.close()

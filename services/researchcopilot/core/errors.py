@@ -128,7 +128,7 @@ class AgentCancelled(AgentFault):
 
 
 class AgentCrashed(AgentFault):
-    """The process of an isolated run ended before its agent did."""
+    """The process of an isolated run ended before its agent did, or there is none to be had."""
 
 
 class OutOfMemory(AgentFault):

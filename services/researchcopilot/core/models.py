@@ -45,10 +45,20 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One member of a group of submits: all of its runs or none. Runs share a workspace."""
+    """One member of a group of submits: all of its runs or none. Runs share a workspace.
+
+    A run with a `unique_key` comes alone and without an idempotency key: where another one waits
+    already it is not made, and a key would name for a day what there never was.
+    """
 
     runs: tuple[NewRun, ...]
     idempotency: IdempotencyKey | None = None
+
+    def __post_init__(self) -> None:
+        if any(run.unique_key is not None for run in self.runs) and (
+            len(self.runs) > 1 or self.idempotency is not None
+        ):
+            raise ValueError("a run with a unique_key comes alone and without an idempotency key")
 
 
 @dataclass(frozen=True, slots=True)

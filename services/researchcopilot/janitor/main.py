@@ -15,10 +15,10 @@ from researchcopilot.janitor.no_agent import count_without_agent
 from researchcopilot.janitor.parked import free_forgotten
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.janitor.rebuild import check_redis
-from researchcopilot.janitor.retention import remove_old
+from researchcopilot.janitor.retention import Retention
 from researchcopilot.runtime import duties as told
 from researchcopilot.runtime.loop import Beat, every, run
-from researchcopilot.service import Service, serve
+from researchcopilot.service import Service, serve, watch_servers
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.returning import Returning
 from researchcopilot.storage.workers import prune_workers
@@ -51,10 +51,11 @@ async def work(service: Service) -> None:
     for name, _, _ in known:
         told.begins(name)
     await asyncio.gather(
+        watch_servers(service),
         *(
             every(seconds, duty, service.stop, name=name, done=succeeded, failed=failed)
             for name, seconds, duty in known
-        )
+        ),
     )
     await returning.close()
     await locks.close()
@@ -81,7 +82,7 @@ def duties(
         (
             "retention",
             service.settings.retention.sweep_s,
-            lambda: remove_old(db, service.settings.retention, service.stop),
+            Retention(db, service.settings.retention, service.stop).sweep,
         ),
         (
             "expire_memories",

@@ -20,7 +20,7 @@ async def find_lost(db: Database, redis: Queue, settings: RecoverySettings) -> N
         if taken is None:
             continue
         before = taken - int(settings.probe_slack_s * 1_000_000)
-        entries = await recovery.lost_pushes(db, queue, before)
+        entries = await recovery.lost_pushes(db, queue, before, spread_s=settings.spread_s)
         if entries:
             LOST_PUSHES.labels(queue).inc(len(entries))
             log.warning("%d lost pushes were found and go to the head", len(entries),

@@ -3,16 +3,17 @@
 A lone call waits for nobody; a thousand share one round trip. The rules (DESIGN §5 "Group
 rules"): a group has at most `max_rows` rows or `max_bytes`; the waiting line is bounded, then
 `Busy`; a failure that `again` recognises (deadlock, a server that went away) sends the same group
-once more, any other halves it until the poisoned member stands alone; a cancelled caller never
-cancels its group, since the others are in it.
+once more, any other halves it until the poisoned member stands alone; one that may pass, but is of
+a member (`apart`: somebody has locked its row), halves it too, and that member then waits beside the
+line; a cancelled caller never cancels its group, since the others are in it.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import Histogram
 
@@ -60,12 +61,15 @@ class Group(Generic[T, R]):
         send: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         *,
         again: Callable[[BaseException], bool] = lambda error: False,
+        apart: Callable[[BaseException], bool] = lambda error: False,
         limits: Limits | None = None,
         lanes: int = 1,
         name: str = "other",
     ) -> None:
         self._send = send
         self._again = again
+        self._apart = apart
+        self._beside = asyncio.Lock()  # one at a time: each takes a connection from all others
         self._limits = limits or Limits()
         self._waiting: deque[_Member[T, R]] = deque()
         self._lanes = lanes
@@ -98,7 +102,10 @@ class Group(Generic[T, R]):
 
     def _start_lane(self) -> None:
         self._running += 1
-        task = asyncio.create_task(self._run_lane())
+        self._start(self._run_lane())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -128,10 +135,13 @@ class Group(Generic[T, R]):
         try:
             results = await self._send_patiently([member.item for member in group])
         except Exception as error:
-            if len(group) > 1 and not self._again(error):
+            apart = self._apart(error)
+            if len(group) > 1 and (apart or not self._again(error)):
                 middle = len(group) // 2
                 await self._deliver(group[:middle])
                 await self._deliver(group[middle:])
+            elif apart:
+                self._start(self._deliver_beside(group[0], error))
             else:
                 self._fail(group, error)
         except BaseException as error:
@@ -142,7 +152,27 @@ class Group(Generic[T, R]):
                 if not member.future.done():
                     member.future.set_result(result)
 
-    async def _send_patiently(self, items: list[T]) -> Sequence[R]:
+    async def _deliver_beside(self, member: _Member[T, R], why: Exception) -> None:
+        """It waits for somebody who may keep it waiting for long, and keeps nobody else waiting."""
+        try:
+            async with asyncio.timeout(self._limits.patience_s):
+                await self._beside.acquire()
+        except TimeoutError:
+            self._fail([member], why)
+            return
+        try:
+            [result] = await self._send_patiently([member.item], beside=True)
+        except BaseException as error:
+            self._fail([member], error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if not member.future.done():
+                member.future.set_result(result)
+        finally:
+            self._beside.release()
+
+    async def _send_patiently(self, items: list[T], *, beside: bool = False) -> Sequence[R]:
         loop = asyncio.get_running_loop()
         patience = self._limits.patience_s
         give_up = None if patience is None else loop.time() + patience
@@ -151,7 +181,8 @@ class Group(Generic[T, R]):
             try:
                 return _complete(items, await self._send(items))
             except Exception as error:
-                if not self._again(error) or (give_up is not None and loop.time() > give_up):
+                passes = self._again(error) and (beside or not self._apart(error))
+                if not passes or (give_up is not None and loop.time() > give_up):
                     raise
                 log.warning("a group of %d is sent again: %s", len(items), error)
             await asyncio.sleep(next(delays))

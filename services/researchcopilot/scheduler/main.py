@@ -10,7 +10,7 @@ from researchcopilot.runtime.loop import Beat, every, run
 from researchcopilot.scheduler.due import DueMover
 from researchcopilot.scheduler.ticks import TickLoop
 from researchcopilot.scheduler.wakes import listen
-from researchcopilot.service import Service, serve
+from researchcopilot.service import Service, serve, watch_servers
 from researchcopilot.storage import schedules
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.push import Pusher
@@ -38,6 +38,7 @@ async def work(service: Service) -> None:
         await asyncio.gather(
             due.run(),
             ticks.run(),
+            watch_servers(service),
             listen(service.redis, due, ticks, service.stop),
             every(
                 SYSTEM_S,

@@ -1,9 +1,9 @@
 """Postgres: one pool a process, named queries, and one way of telling that it went away.
 
-Every statement has a lock, a statement and a TCP time-out. What a server that goes away raises
-becomes `Unavailable`; a deadlock or serialisation failure becomes `TryAgain`. Both are safe to
-repeat, since every move is. Works behind PgBouncer: no prepared statements are kept, no session
-state is used.
+Every statement has a lock, a statement and a TCP time-out, and one of our own (`silence`). What a
+server that goes away raises becomes `Unavailable`; a deadlock or serialisation failure becomes
+`TryAgain`. Both are safe to repeat, since every move is. Works behind PgBouncer: no prepared
+statements are kept, no session state is used.
 """
 
 import asyncio
@@ -21,13 +21,19 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import DatabaseSettings
+from researchcopilot.storage.silence import MARGIN_S, impatient
 
 
 class TryAgain(Unavailable):
     """Postgres ended the transaction for another one's sake (deadlock, serialisation)."""
 
 
-_PASSING = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+class Locked(TryAgain):
+    """Somebody else has locked a row for as long as we wait for one. Who was sent together with it
+    should not wait too."""
+
+
+_PASSING = (errors.DeadlockDetected, errors.SerializationFailure)
 # Missing only when retention has removed an old session a moment ago: the submit makes it again.
 _PRUNED = frozenset({"runs_session_id_fkey", "messages_session_id_fkey"})
 # Raised by a server that is up but cannot work now: shutting down, starting, read-only, full.
@@ -47,6 +53,8 @@ KNOCK_S = 1.0
 
 def translate(error: BaseException) -> BaseException:
     """The house's name for an error of the driver; anything else comes back as it is."""
+    if isinstance(error, errors.LockNotAvailable):
+        return Locked(f"Somebody has locked it for long: {str(error).splitlines()[0]}")
     if isinstance(error, _PASSING) or _is_pruned(error):
         return TryAgain(str(error).splitlines()[0])
     if isinstance(error, errors.QueryCanceled):
@@ -94,6 +102,7 @@ class Database:
         self.settings = settings
         self.pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
             settings.url,
+            connection_class=impatient(settings.statement_timeout_s + MARGIN_S),
             kwargs=connection_options(settings),
             min_size=1,
             max_size=settings.pool,

@@ -44,7 +44,7 @@ async def _move(
     entries = {text: entry for text in texts if (entry := parse_entry(text)) is not None}
     judged = await recovery.judge(db, [entry.run_id for entry in entries.values()])
     drop: list[str] = []
-    head: list[str] = [text for text in texts if parse_probe(text) is not None]
+    head: list[str] = []
     later: list[tuple[Entry, float]] = []
     for text, entry in entries.items():
         found = judged.get(entry.run_id, recovery.Judged("drop"))
@@ -57,6 +57,8 @@ async def _move(
             later.append((entry, found.wait_s))
         else:
             drop.append(text)
+    # After them, as it stood: taken before them it would say that they were lost.
+    head += [text for text in texts if parse_probe(text) is not None]
     drop += [text for text in texts if text not in entries and text not in head]
     await _send(redis, queue, worker_id, drop, head, later)
     log.warning("%d entries of a dead worker were moved: %d dropped, %d to the head, %d later",

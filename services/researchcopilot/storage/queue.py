@@ -36,6 +36,7 @@ PROBE = "probe."
 WAKE = "wake"  # the channel of those who sleep until something is due
 SCHEDULES = "schedules"
 _ENTRY = re.compile(r"[1-9][0-9]{0,9}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GLOB = re.compile(r"[*?\[\]\\]")
 _PROBE = re.compile(r"probe\.[0-9]{1,16}")
 
 
@@ -223,6 +224,26 @@ class Queue:
         lengths = await self.all([("LLEN", self.processing(*hand)) for hand in hands])
         return [length > 0 for length in lengths]
 
+    async def workers(self) -> list[str]:
+        """Who is counted, living or not."""
+        async with _told():
+            return [str(one) for one in await self._redis.zrange(self.key("workers"), 0, -1)]
+
+    async def all_hands(self) -> list[tuple[str, str]]:
+        """(queue, worker_id) of every processing list. Walks all keys: for a rebuild."""
+        names = _GLOB.sub(r"\\\g<0>", self.key("queue:")) + "*:processing:*"
+        start = len(self.key("queue:"))
+        async with _told():
+            keys = [str(key) async for key in self._redis.scan_iter(match=names, count=1000)]
+        found = [key[start:].rpartition(":processing:") for key in keys]
+        return [(queue, worker_id) for queue, _, worker_id in found]
+
+    async def forget(self, hands: Sequence[tuple[str, str]]) -> None:
+        """These processing lists, with all that stands in them."""
+        if hands:
+            async with _told():
+                await self._redis.unlink(*(self.processing(*hand) for hand in hands))
+
     async def beat(self, worker_id: str) -> None:
         """This worker lives: it is counted, and its processing lists are."""
         async with _told():
@@ -236,14 +257,13 @@ class Queue:
                 await self._redis.zrem(self.key("workers"), *worker_ids)
 
     async def depths(self, queue: str) -> Depths:
-        async with _told():
-            workers = await self._redis.zrange(self.key("workers"), 0, -1)
+        workers = await self.workers()
         waiting, delayed, done, *processing = await self.all(
             [
                 ("LLEN", self.waiting(queue)),
                 ("ZCARD", self.delayed(queue)),
                 ("LLEN", self.key(f"queue:{queue}:done")),
-                *(("LLEN", self.processing(queue, str(worker_id))) for worker_id in workers),
+                *(("LLEN", self.processing(queue, worker_id)) for worker_id in workers),
             ]
         )
         return Depths(waiting, sum(processing), delayed, done)

@@ -14,6 +14,7 @@ from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.sql import load
 
 _SQL = load("recovery")
+_WORKERS = load("workers")
 PAGE = 1000
 
 
@@ -49,9 +50,22 @@ async def database_time(db: Database) -> int:
     return int(microseconds)
 
 
-async def lost_pushes(db: Database, queue: str, before_us: int, limit: int = 500) -> list[Entry]:
-    """Runs that belong in the list since before that time, oldest first; marked as hinted."""
-    rows = await db.rows(_SQL["lost"], {"queue": queue, "before_us": before_us, "limit": limit})
+async def lost_pushes(
+    db: Database, queue: str, before_us: int, limit: int = 500, *, spread_s: float = 0.0
+) -> list[Entry]:
+    """Runs that belong in the list since before that time, oldest first; marked as hinted.
+
+    `spread_s`: what was sent to the head may be on its way for so long.
+    """
+    rows = await db.rows(
+        _SQL["lost"],
+        {
+            "queue": queue,
+            "before_us": before_us,
+            "hinted_before_us": before_us - int(spread_s * 1_000_000),
+            "limit": limit,
+        },
+    )
     return [Entry(row[1], row[0]) for row in sorted(rows, key=lambda row: row[2:])]
 
 
@@ -96,6 +110,7 @@ async def rebuild(db: Database, redis: Queue) -> int | None:
         await redis.mark_epoch(new_id())
         identity = await redis.identity()
         await redis.clear(await queues(db))
+        await _forget_workers(db, redis)
         pushed = 0
         async with connection.cursor(name="all_queued") as pages:
             pages.itersize = PAGE
@@ -110,6 +125,17 @@ async def rebuild(db: Database, redis: Queue) -> int | None:
             _SQL["save_identity"], {"epoch": epoch, "replid": replid, "redis_run_id": run_id}
         )
     return pushed
+
+
+async def _forget_workers(db: Database, redis: Queue) -> None:
+    """A file that is older than a day brings back workers whose rows were pruned since: nobody else
+    looks at their hands. A worker has a row before it takes anything."""
+    hands = await redis.all_hands()
+    found = {worker_id for _, worker_id in hands} | set(await redis.workers())
+    rows = await db.rows(_WORKERS["known"], {"worker_ids": list(found)})
+    gone = found - {row[0] for row in rows}
+    await redis.forget([hand for hand in hands if hand[1] in gone])
+    await redis.leave(*gone)
 
 
 async def _push_page(redis: Queue, page: Sequence[tuple[str, int, str, float]]) -> None:

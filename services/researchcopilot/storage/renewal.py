@@ -12,6 +12,7 @@ from psycopg.types.string import TextLoader
 
 from researchcopilot.core.settings import DatabaseSettings
 from researchcopilot.storage.db import connection_options, translate
+from researchcopilot.storage.silence import impatient_thread
 from researchcopilot.storage.sql import load
 
 _MOVES = load("moves")
@@ -19,7 +20,10 @@ _WORKERS = load("workers")
 
 
 class Renewer:
-    """Renews leases and the worker's own row. Not thread-safe: it belongs to one thread."""
+    """Renews leases and the worker's own row. Not thread-safe: it belongs to one thread.
+
+    `timeout_s`: the lease. Who is not answered for a third of it has time for another connection.
+    """
 
     def __init__(self, settings: DatabaseSettings, timeout_s: float) -> None:
         options = connection_options(settings)
@@ -28,12 +32,14 @@ class Renewer:
         options["tcp_user_timeout"] = milliseconds
         self._options = options
         self._url = settings.url
+        self._class = impatient_thread(max(1.0, timeout_s / 3))
         self._connection: psycopg.Connection[Any] | None = None
 
     def renew(
         self, worker_id: str, pairs: Sequence[tuple[str, int]], lease_s: float
     ) -> dict[tuple[str, int], str]:
-        """kept, cancel or lost for each (run_id, claim_no). Raises Unavailable."""
+        """A verdict for each (run_id, claim_no): kept, cancel, busy or lost, see renew_2. Raises
+        Unavailable."""
         rows = self._fetch(
             _MOVES["renew"],
             {
@@ -57,7 +63,7 @@ class Renewer:
     def _fetch(self, query: bytes, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         try:
             if self._connection is None:
-                self._connection = psycopg.connect(self._url, **self._options)
+                self._connection = self._class.connect(self._url, **self._options)
                 self._connection.adapters.register_loader("uuid", TextLoader)
             return self._connection.execute(query, params).fetchall()
         except Exception as error:

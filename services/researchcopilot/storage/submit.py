@@ -23,7 +23,7 @@ from researchcopilot.core.errors import (
 from researchcopilot.core.models import Due, Entry, NewRun, Submission, Submitted
 from researchcopilot.core.text import dumps
 from researchcopilot.runtime.batch import Group, Limits
-from researchcopilot.storage.db import Database
+from researchcopilot.storage.db import Database, Locked
 from researchcopilot.storage.push import Pusher
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.sql import load
@@ -46,6 +46,7 @@ class Submitter:
         self._group: Group[Submission, Submitted | ResearchCopilotError] = Group(
             self._send,
             again=lambda error: isinstance(error, Unavailable),
+            apart=lambda error: isinstance(error, Locked),
             limits=Limits(max_waiting=max_waiting, patience_s=10.0),
             name="submit",
         )

@@ -14,7 +14,7 @@ from researchcopilot.core.models import Claim, Finished, Outcome
 from researchcopilot.core.states import TERMINAL
 from researchcopilot.runtime.batch import Group, Limits
 from researchcopilot.storage import moves
-from researchcopilot.storage.db import Database
+from researchcopilot.storage.db import Database, Locked
 from researchcopilot.storage.push import Pusher
 from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.hands import Hand
@@ -42,6 +42,7 @@ class Finisher:
         self._group: Group[Outcome, Finished] = Group(
             self._send,
             again=lambda error: isinstance(error, Unavailable),
+            apart=lambda error: isinstance(error, Locked),
             limits=Limits(patience_s=None),
             name="finish",
         )

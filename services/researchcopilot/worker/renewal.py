@@ -62,34 +62,38 @@ class RenewalThread(threading.Thread):
         pause = self._lease_s / 3
         while not self._stopping.wait(pause):
             self._watch_loop()
+            soon = min(1.0, self._lease_s / 10)
             try:
-                self._renew()
-                pause = self._lease_s / 3
+                pause = self._lease_s / 3 if self._renew() else soon
             except Unavailable as error:
                 log.warning("leases are not renewed: %s", error)
-                pause = min(1.0, self._lease_s / 10)
+                pause = soon
             except Exception:
                 log.exception("renewal failed; it is tried again")
         self._renewer.close()
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """False: somebody has locked one of them, so that it is to be asked for again soon."""
         pairs = self._hands.pairs()
+        busy = 0
         for start in range(0, len(pairs), GROUP):
             until = time.monotonic() + self._lease_s
             verdicts = self._renewer.renew(
                 self._worker_id, pairs[start : start + GROUP], self._lease_s
             )
+            busy += sum(verdict == "busy" for verdict in verdicts.values())
             self._on_loop(self._apply, verdicts, until)
         if not self._renewer.beat(self._worker_id):
             self._on_loop(self._unknown)
         self.renewed.mark()
+        return busy == 0
 
     def _apply(self, verdicts: dict[tuple[str, int], str], until: float) -> None:
         for key, verdict in verdicts.items():
             RENEWALS.labels(verdict).inc()
             hand = self._hands.get(key)
-            if hand is None:
-                continue  # finished in between
+            if hand is None or verdict == "busy":
+                continue  # finished in between; or nothing is known, and its lease runs on
             if verdict == "lost":
                 hand.end(Ending.LOST)
             else:

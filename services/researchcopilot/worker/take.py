@@ -19,7 +19,7 @@ from researchcopilot.core.models import Claim, Verdict
 from researchcopilot.runtime.batch import SIZES
 from researchcopilot.runtime.loop import Beat, Stop
 from researchcopilot.storage import moves
-from researchcopilot.storage.db import Database
+from researchcopilot.storage.db import Database, Locked
 from researchcopilot.storage.queue import Queue, parse_entry, parse_probe
 from researchcopilot.worker.handback import Handback
 from researchcopilot.worker.metrics import FOUND, VERDICTS, WAITED
@@ -208,6 +208,8 @@ class Taker:
                     self._db, run_ids, worker_id=self._worker_id, claim_id=claim_id,
                     lease_s=self._lease_s,
                 )  # fmt: skip
+            except Locked:
+                raise  # of one of them, maybe for long: the others are claimed without it
             except Unavailable as error:
                 log.warning("queue %s: %d entries wait for their claim: %s",
                             self.queue, len(run_ids), error)  # fmt: skip

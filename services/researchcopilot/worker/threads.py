@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from researchcopilot.core.errors import AgentCrashed
+
 
 def run_in_thread(fn: Callable[[], Any], name: str) -> tuple[asyncio.Future[Any], threading.Thread]:
     """A future of what `fn` returns or raises, and its thread, which nothing can stop."""
@@ -40,7 +42,11 @@ def run_in_thread(fn: Callable[[], Any], name: str) -> tuple[asyncio.Future[Any]
             return  # the loop has ended; the lease will tell
 
     thread = threading.Thread(target=work, name=f"agent-{name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        # Of this run, which is tried again: its worker would be called dead for it.
+        settle(None, AgentCrashed(f"No thread can be started for this run: {error}."))
     return future, thread
 
 

@@ -193,6 +193,7 @@ class Worker:
         except Exception:
             # Nothing is known to lead here. The lease runs out and the run is taken back.
             log.exception("a run was dropped by a fault of the worker")
+            self.handback.give("drop", hand.claim.queue, hand.entry)
         finally:
             self.hands.remove(hand)
             hand.end(Ending.LOST)  # for an agent that goes on without its run

@@ -12,7 +12,7 @@ FROM claim_1(%(run_ids)s::uuid[], %(worker_id)s::uuid, %(claim_id)s::uuid,
 
 -- name: renew   running stays
 SELECT run_id, claim_no, verdict
-FROM renew_1(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[],
+FROM renew_2(%(worker_id)s::uuid, %(run_ids)s::uuid[], %(claim_nos)s::int[],
              make_interval(secs => %(lease_s)s))
 
 -- name: finish   running -> succeeded, failed, cancelled, queued

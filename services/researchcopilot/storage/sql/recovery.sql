@@ -8,15 +8,16 @@ FROM runs WHERE run_id = ANY (%(run_ids)s::uuid[])
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS microseconds
 
 -- name: lost
--- Queued, due, not parked, and older than a probe that was taken: its push was lost. One workspace
--- at a time, so that the index answers; SKIP LOCKED, since what moves now is not lost.
+-- Queued, due, not parked, and older than a probe that was taken: its push was lost. A push to the
+-- head may be on its way for as long as these are spread. One workspace at a time, so that the
+-- index answers; SKIP LOCKED, since what moves now is not lost.
 WITH found AS (
     SELECT r.run_id FROM workspaces w CROSS JOIN LATERAL (
         SELECT r.run_id FROM runs r
         WHERE r.queue = %(queue)s AND r.workspace_id = w.workspace_id
           AND r.status = 'queued' AND NOT r.parked
           AND r.ready_at < to_timestamp(%(before_us)s / 1000000.0)
-          AND coalesce(r.hinted_at < to_timestamp(%(before_us)s / 1000000.0), true)
+          AND coalesce(r.hinted_at < to_timestamp(%(hinted_before_us)s / 1000000.0), true)
         ORDER BY r.ready_at, r.seq LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
     ) r LIMIT %(limit)s

@@ -20,6 +20,10 @@ ON CONFLICT (name) DO UPDATE SET version = excluded.version, queue = excluded.qu
 -- name: beat
 UPDATE workers SET seen_at = clock_timestamp() WHERE worker_id = %(worker_id)s RETURNING worker_id
 
+-- name: known
+-- Which of these, whatever they look like, are workers that have a row.
+SELECT worker_id FROM workers WHERE worker_id::text = ANY (%(worker_ids)s::text[])
+
 -- name: stop
 UPDATE workers SET stopped_at = clock_timestamp(), seen_at = clock_timestamp()
 WHERE worker_id = %(worker_id)s

@@ -1,5 +1,6 @@
 -- renew_1: a running run keeps its worker, for exactly the (run, claim_no) pairs that are named.
 --
+-- What workers of before call, until none is left. It waits for every lock; renew_2 does not.
 -- kept    the lease is good for p_lease from now     lost  it is another's: stop and drop it
 -- cancel  kept, and somebody asked for it to stop
 --
