@@ -98,7 +98,8 @@ class Machine(RuleBasedStateMachine):
         if self.judge.unjudgeable:
             raise Unjudgeable
         self.hints = self.stage.hints(self.worker_ids)
-        without, self.without = self.without, unhinted(self.judge.world, self.hints)
+        without = self.without
+        self.without = unhinted(self.judge.world, self.hints, self.workers)
         new = set() if cut else self.without - without
         complaints = [*self.judge.complaints]
         complaints += [f"run {run_id} is queued and stands in no list" for run_id in new]
