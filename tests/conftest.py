@@ -35,7 +35,7 @@ from researchcopilot.storage.migrate import migrate
 from researchcopilot.storage.queue import Queue
 
 # `--hypothesis-profile=long`: for the tests that can use a longer look.
-hypothesis.settings.register_profile("long", max_examples=200, deadline=None, database=None)
+hypothesis.settings.register_profile("long", max_examples=120, deadline=None, database=None)
 
 TEMPLATE = "template_researchcopilot"
 SHARED_MEMORY = Path("/dev/shm")

@@ -18,7 +18,7 @@ from tests.storage.model.stories import Stories
 # Examples by size of a group, since a large one takes longer.
 QUICK = {1: 16, 64: 7}
 # Of the long profile's examples a large group gets one in so many.
-SHARE = {1: 1, 64: 4}
+SHARE = {1: 1, 64: 3}
 # Where a long look has to have been; else the rules have held for nothing.
 HURTS = {
     "cut: crash", "cut: hang up", "submit: replayed", "submit: mismatch", "submit: foreign",

@@ -1,5 +1,6 @@
 """The hints of a model test: what stands in Redis, and what must stand there with whole wires."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.storage.model.actors import QUEUES, Worker
@@ -14,8 +15,17 @@ class Hints:
     delayed: dict[str, list[str]]
     hands: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
-    def run_ids(self) -> set[str]:
-        lists = (*self.waiting.values(), *self.delayed.values(), *self.hands.values())
+    def run_ids(self, workers: Sequence[Worker]) -> set[str]:
+        """Runs that a list will still bring to a worker. Not those that one who lives has in its
+        hands and in its memory: it drops what it holds once it is told that it has lost it."""
+        known = {worker.worker_id: worker.handback.known for worker in workers}
+        promising = [
+            entry
+            for (queue, worker_id), entries in self.hands.items()
+            for entry in entries
+            if (queue, entry) not in known.get(worker_id, ()) or entries.count(entry) > 1
+        ]
+        lists = (*self.waiting.values(), *self.delayed.values(), promising)
         return {entry.partition(".")[2] for entries in lists for entry in entries}
 
     def left(self) -> list[str]:
@@ -30,13 +40,13 @@ class Hints:
         ]
 
 
-def unhinted(world: World, hints: Hints) -> set[str]:
+def unhinted(world: World, hints: Hints, workers: Sequence[Worker]) -> set[str]:
     """Runs that wait for a worker and stand in no list: their push was lost."""
     waiting = {
         run_id for run_id, run in world.runs.items()
         if run["status"] == "queued" and not run["parked"] and run["deadline"] > world.now
     }  # fmt: skip
-    return waiting - hints.run_ids()
+    return waiting - hints.run_ids(workers)
 
 
 def forgotten(
