@@ -21,6 +21,7 @@ from tests.support import (
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.settings import Settings
+from researchcopilot.janitor import probes
 from researchcopilot.janitor.delayed import add_due_soon
 from researchcopilot.janitor.probes import find_lost
 from researchcopilot.storage.db import Database
@@ -162,6 +163,31 @@ async def test_what_was_found_is_pushed_once_and_not_each_round(
         for _ in range(3):
             await find_lost(db, queue, quick.recovery)
     assert lost() == before + 3
+
+
+async def test_more_than_a_batch_is_found_in_one_round_in_its_order(
+    quick: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects: after an hour in which no push came through, they come back by the thousands."""
+    monkeypatch.setattr(probes, "BATCH", 2)
+    monkeypatch.setattr(probes, "PAGES", 3)
+    before, worker_id = lost(), new_id()
+    ids = await submit(db, queue, *(new_run() for _ in range(7)))
+    with prompt(quick) as client:
+        client.delete("queue:runs")
+
+        async def found_some() -> bool:
+            await find_lost(db, queue, quick.recovery)
+            if lost() > before:
+                return True
+            for text in await queue.take("runs", worker_id, 10):
+                if text.startswith("probe."):
+                    await queue.probed("runs", worker_id, text)
+            return False
+
+        await eventually(found_some)
+        entries = [text for text in client.lrange("queue:runs", 0, -1) if "probe" not in text]
+    assert entries == [f"1.{run_id}" for run_id in ids[:6]]
 
 
 async def test_a_push_to_the_head_that_fails_is_found_by_a_later_probe(

@@ -22,7 +22,7 @@ SEARCHES: dict[str, tuple[str, bytes, dict[str, Any]]] = {
     "deadlines": ("runs", b"SELECT * FROM expire_1(500)", {}),
     "leases": ("runs", b"SELECT * FROM reclaim_2(500, 3)", {}),
     "lost pushes": ("runs", load("recovery")["lost"],
-                    {"queue": "runs", "before_us": 1, "limit": 500}),
+                    {"queue": "runs", "before_us": 1, "hinted_before_us": 1, "limit": 500}),
     "due soon": ("runs", load("recovery")["soon"], {"queue": "runs", "workspace_id": 1}),
     "old runs": ("runs", load("retention")["runs"], {"runs_s": 60, "dead_s": 60, "limit": 100}),
     "old keys": ("idempotency_keys", load("retention")["keys"], {"keys_s": 60, "limit": 100}),

@@ -3,6 +3,7 @@ worker has taken it, all that stood before it was taken too. What is queued and 
 
 import logging
 
+from researchcopilot.core.models import Entry
 from researchcopilot.core.settings import RecoverySettings
 from researchcopilot.janitor.metrics import LOST_PUSHES
 from researchcopilot.storage import recovery
@@ -11,6 +12,8 @@ from researchcopilot.storage.queue import Queue
 
 log = logging.getLogger(__name__)
 KEEP_S = 60
+BATCH = 500
+PAGES = 20  # of a queue in a round: no more at once to the head, where they pass all others
 
 
 async def find_lost(db: Database, redis: Queue, settings: RecoverySettings) -> None:
@@ -20,9 +23,20 @@ async def find_lost(db: Database, redis: Queue, settings: RecoverySettings) -> N
         if taken is None:
             continue
         before = taken - int(settings.probe_slack_s * 1_000_000)
-        entries = await recovery.lost_pushes(db, queue, before, spread_s=settings.spread_s)
+        entries = await _lost(db, queue, before, settings.spread_s)
         if entries:
             LOST_PUSHES.labels(queue).inc(len(entries))
             log.warning("%d lost pushes were found and go to the head", len(entries),
                         extra={"queue": queue})  # fmt: skip
             await redis.push_head(queue, entries)
+
+
+async def _lost(db: Database, queue: str, before: int, spread_s: float) -> list[Entry]:
+    """All of them, or so many pages: each finds those that the one before has not marked."""
+    found: list[Entry] = []
+    for _ in range(PAGES):
+        page = await recovery.lost_pushes(db, queue, before, BATCH, spread_s=spread_s)
+        found += page
+        if len(page) < BATCH:
+            break
+    return found

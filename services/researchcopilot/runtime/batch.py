@@ -3,8 +3,8 @@
 A lone call waits for nobody; a thousand share one round trip. The rules (DESIGN §5 "Group
 rules"): a group has at most `max_rows` rows or `max_bytes`; the waiting line is bounded, then
 `Busy`; a failure that `again` recognises (deadlock, a server that went away) sends the same group
-once more, any other halves it until the poisoned member stands alone; one that may pass, but is of
-a member (`apart`: somebody has locked its row), halves it too, and that member then waits beside the
+once more, any other halves it until the poisoned member stands alone; one that may pass but is of
+a member (`apart`: somebody has locked its row) halves it too, and that member waits beside the
 line; a cancelled caller never cancels its group, since the others are in it.
 """
 

@@ -53,6 +53,7 @@ class RenewalThread(threading.Thread):
         self._answered.set()
         self._blocked_for = 0.0
         self._told_blocked = False
+        self._busy = False  # somebody had locked one of them: it is to be asked for again soon
         self.renewed = Beat()
 
     def stop(self) -> None:
@@ -64,7 +65,8 @@ class RenewalThread(threading.Thread):
             self._watch_loop()
             soon = min(1.0, self._lease_s / 10)
             try:
-                pause = self._lease_s / 3 if self._renew() else soon
+                self._renew()
+                pause = soon if self._busy else self._lease_s / 3
             except Unavailable as error:
                 log.warning("leases are not renewed: %s", error)
                 pause = soon
@@ -72,21 +74,19 @@ class RenewalThread(threading.Thread):
                 log.exception("renewal failed; it is tried again")
         self._renewer.close()
 
-    def _renew(self) -> bool:
-        """False: somebody has locked one of them, so that it is to be asked for again soon."""
+    def _renew(self) -> None:
         pairs = self._hands.pairs()
-        busy = 0
+        self._busy = False
         for start in range(0, len(pairs), GROUP):
             until = time.monotonic() + self._lease_s
             verdicts = self._renewer.renew(
                 self._worker_id, pairs[start : start + GROUP], self._lease_s
             )
-            busy += sum(verdict == "busy" for verdict in verdicts.values())
+            self._busy |= "busy" in verdicts.values()
             self._on_loop(self._apply, verdicts, until)
         if not self._renewer.beat(self._worker_id):
             self._on_loop(self._unknown)
         self.renewed.mark()
-        return busy == 0
 
     def _apply(self, verdicts: dict[tuple[str, int], str], until: float) -> None:
         for key, verdict in verdicts.items():

@@ -241,12 +241,12 @@ def free(world: World, moment: Moment, p: dict[str, Any]) -> Answer:
 
 
 def lost(world: World, moment: Moment, p: dict[str, Any]) -> Answer:
-    before = p["before_us"] / 1e6
+    before, hinted_before = p["before_us"] / 1e6, p["hinted_before_us"] / 1e6
     found = [
         run for run in world.runs.values()
         if run["queue"] == p["queue"] and run["status"] == "queued" and not run["parked"]
         and run["ready_at"].timestamp() < before
-        and (run["hinted_at"] is None or run["hinted_at"].timestamp() < before)
+        and (run["hinted_at"] is None or run["hinted_at"].timestamp() < hinted_before)
     ]  # fmt: skip
     for run in found:
         run["hinted_at"] = At()
