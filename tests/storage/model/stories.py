@@ -6,6 +6,9 @@ rules do, since hypothesis leaves most rules out of an example; nor may it deman
 its end: what an example holds may be in its way, and then it was only some more steps.
 """
 
+from dataclasses import replace
+from functools import partial
+
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.storage.model.actors import QUEUES, Worker
@@ -20,6 +23,8 @@ PLAIN = Wish(
 )  # fmt: skip
 # Between the commit of a submit and its push, or near to that.
 LOSING = st.builds(Cut, st.integers(1, 5), st.just(True))
+# Where a take may be at its claim.
+HANGING = st.builds(Cut, st.integers(2, 8), st.just(False))
 
 
 class Stories(Machine):
@@ -140,5 +145,31 @@ class Stories(Machine):
         else:
             self._step(worker, lambda: worker.finish([worker.outcome(pair, kind)]), cut)
 
+    @rule(wishes=WISHES, pick=PICK, losing=HANGING)
+    def lost_answer(self, wishes: list[Wish], pick: int, losing: Cut) -> None:
+        """Postgres has claimed, and the worker is not told; it asks once more."""
+        if not self._takers():
+            self._submit([PLAIN, *wishes], 1, None)
+        takers = self._takers()
+        if takers:
+            self._take(*takers[pick % len(takers)], losing)
+
+    @rule(pick=PICK, kind=st.sampled_from(["release", "retry"]), cut=CUTS)
+    def turn_given_up(self, pick: int, kind: str, cut: Cut | None) -> None:
+        """A run that waits for its next attempt holds its session's turn, and is cancelled: the
+        next in line is freed."""
+        for _ in range(2):
+            self._submit([replace(PLAIN, how="queue", session=pick)], 0, None)
+            self._take_all()
+        runs = self.judge.world.runs
+        parked = {run["session_id"] for run in runs.values() if run["parked"]}
+        for worker in self.workers:
+            for pair in [p for p in worker.held if runs[p[0]]["session_id"] in parked][:1]:
+                ends = [worker.outcome(pair, kind)]
+                self._step(worker, partial(worker.finish, ends))
+                self._step(self.api, partial(self.api.cancel, 1, [pair[0]]), cut)
+                return
+
     and_late_end, and_lost_push, and_replayed_twice = late_end, lost_push, replayed_twice
-    and_asked_to_stop = asked_to_stop
+    and_asked_to_stop, and_lost_answer = asked_to_stop, lost_answer
+    and_turn_given_up = turn_given_up
