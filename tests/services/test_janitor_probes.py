@@ -74,6 +74,8 @@ async def test_of_several_the_oldest_is_the_first_to_be_taken(
 
     ids = await submit(db, queue, *(new_run(agent="it") for _ in range(20)))
     ids += await submit(db, queue, *(new_run(agent="it") for _ in range(3)))
+    # All of them are older than a first probe, however quickly that comes.
+    await db.execute(b"UPDATE runs SET ready_at = ready_at - interval '1 minute'")
     with prompt(quick) as client:
         client.delete("queue:runs")
     async with working(quick, db, queue, {"it": agent}, queues={"runs": 1}):

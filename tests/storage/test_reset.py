@@ -76,10 +76,11 @@ async def _hold(locks: Locks) -> None:
 
 
 def test_who_waits_in_line_is_served_as_soon_as_postgres_is_back(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects: a Postgres that restarts in a few seconds costs those seconds. Red while the pool
     tries again only for those who come anew: a lone lane then waits out its ten seconds."""
+    monkeypatch.setattr("researchcopilot.storage.db.RECONNECT_S", 0.5)
     port = int(settings.database.url.rpartition(":")[2].partition("/")[0])
     network, server = Network(), {"port": port}
     line = network.line("database", "Postgres", lambda: server["port"])

@@ -49,6 +49,7 @@ _AWAY = (
 _TOO_MUCH = "54"
 # How long a knock waits to be let in; it has made the pool try by then.
 KNOCK_S = 1.0
+RECONNECT_S = 2.0  # then the pool gives up, until somebody asks again
 
 
 def translate(error: BaseException) -> BaseException:
@@ -108,7 +109,7 @@ class Database:
             max_size=settings.pool,
             timeout=10,
             max_idle=300,
-            reconnect_timeout=2,
+            reconnect_timeout=RECONNECT_S,
             reconnect_failed=self._given_up,
             configure=configure,
             open=False,
