@@ -21,7 +21,8 @@ QUICK = {1: 16, 64: 7}
 SHARE = {1: 1, 64: 3}
 # Where a long look has to have been; else the rules have held for nothing.
 HURTS = {
-    "cut: crash", "cut: hang up", "submit: replayed", "submit: mismatch", "submit: foreign",
+    "cut: crash at postgres", "cut: hang up at postgres", "cut: crash at redis",
+    "cut: hang up at redis", "submit: replayed", "submit: mismatch", "submit: foreign",
     "submit: busy", "submit: cancelling", "claim: claimed", "claim: mine", "claim: later",
     "claim: parked", "claim: gone", "renew: kept", "renew: cancel", "renew: lost",
     "finish: succeeded", "finish: failed", "finish: cancelled", "finish: queued", "finish: already",

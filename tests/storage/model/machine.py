@@ -72,10 +72,11 @@ class Machine(RuleBasedStateMachine):
         known = set(process.handback.known) if isinstance(process, Worker) else set()
         process.wire.arm(cut)
         self.stage.runner.run(process.live(work))
-        cut_off = process.wire.happened
+        how = process.wire.happened
+        cut_off = bool(how)
         process.wire.arm(None)
         if cut_off:
-            self.stage.seen["cut: crash" if process.wire.dead else "cut: hang up"] += 1
+            self.stage.seen[f"cut: {how}"] += 1
         self._bury(process)
         before = self.hints
         self._look(cut=cut_off)

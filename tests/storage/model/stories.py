@@ -23,8 +23,8 @@ PLAIN = Wish(
 )  # fmt: skip
 # Between the commit of a submit and its push, or near to that.
 LOSING = st.builds(Cut, st.integers(1, 5), st.just(True))
-# Where a take may be at its claim.
-HANGING = st.builds(Cut, st.integers(2, 8), st.just(False))
+# Where a take has claimed: it asks Redis once, twice or three times before.
+AT_CLAIM = (3, 5, 7)
 
 
 class Stories(Machine):
@@ -145,14 +145,21 @@ class Stories(Machine):
         else:
             self._step(worker, lambda: worker.finish([worker.outcome(pair, kind)]), cut)
 
-    @rule(wishes=WISHES, pick=PICK, losing=HANGING)
-    def lost_answer(self, wishes: list[Wish], pick: int, losing: Cut) -> None:
+    @rule(wishes=WISHES, pick=PICK, points=st.permutations(AT_CLAIM))
+    def lost_answer(self, wishes: list[Wish], pick: int, points: list[int]) -> None:
         """Postgres has claimed, and the worker is not told; it asks once more."""
-        if not self._takers():
-            self._submit([PLAIN, *wishes], 1, None)
-        takers = self._takers()
-        if takers:
-            self._take(*takers[pick % len(takers)], losing)
+        for point in points:
+            if not self.workers:
+                self._start_worker(None)
+            for worker in self.workers:
+                self._make_room(worker, "runs")
+            if not self._takers():
+                self._submit([PLAIN, *wishes], 1, None)
+            takers = self._takers()
+            if takers:
+                self._take(*takers[pick % len(takers)], Cut(point, crash=False))
+            if self.judge.log.count("claim") > 1:
+                return
 
     @rule(pick=PICK, kind=st.sampled_from(["release", "retry"]), cut=CUTS)
     def turn_given_up(self, pick: int, kind: str, cut: Cut | None) -> None:

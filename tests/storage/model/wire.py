@@ -53,24 +53,24 @@ class Wire:
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self.dead = False
-        self.happened = False
+        self.happened = ""  # how it was cut in this step, and from whom
         self._cut: Cut | None = None
         self._passed = 0
 
     def arm(self, cut: Cut | None) -> None:
         self._cut = cut
         self._passed = 0
-        self.happened = False
+        self.happened = ""
 
-    def reached(self) -> bool:
+    def reached(self, server: str) -> bool:
         """Pass a point; True: hang up here. Raises Crash."""
         if self.dead:
             raise Crash
         point, self._passed = self._passed, self._passed + 1
         if self._cut is None or point != self._cut.point:
             return False
-        self.happened = True
         self.dead = self._cut.crash
+        self.happened = f"{'crash' if self.dead else 'hang up'} at {server}"
         if self.dead:
             raise Crash
         return True
@@ -84,11 +84,11 @@ class _Async(AsyncConnection[TupleRow]):
     done = 0
 
     async def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
-        if self.wire.reached():
+        if self.wire.reached("postgres"):
             self._hang_up()
         found = await super().wait(gen, *args, **more)
         self.done += 1
-        if self.wire.reached():
+        if self.wire.reached("postgres"):
             self._hang_up()
         return found
 
@@ -168,11 +168,11 @@ class _Sync(Connection[TupleRow]):
     done = 0
 
     def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
-        if self.wire.reached():
+        if self.wire.reached("postgres"):
             self._hang_up()
         found = super().wait(gen, *args, **more)
         self.done += 1
-        if self.wire.reached():
+        if self.wire.reached("postgres"):
             self._hang_up()
         return found
 
@@ -220,21 +220,22 @@ class _RedisConnection(RedisConnection):
     wire: Wire
     greeted = False
 
-    async def on_connect(self) -> None:
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """What every connect ends with; `on_connect` is only one of its callers."""
         self.greeted = False
-        await super().on_connect()
+        await super().on_connect_check_health(check_health)
         self.greeted = True
 
     async def send_packed_command(self, *args: Any, **more: Any) -> None:
         if not self.is_connected:
             await self.connect()  # type: ignore[no-untyped-call]
-        if self.greeted and self.wire.reached():
+        if self.greeted and self.wire.reached("redis"):
             await self._hang_up()
         await super().send_packed_command(*args, **more)
 
     async def read_response(self, *args: Any, **more: Any) -> Any:
         found = await super().read_response(*args, **more)
-        if self.greeted and self.wire.reached():
+        if self.greeted and self.wire.reached("redis"):
             await self._hang_up()
         return found
 
