@@ -2,6 +2,7 @@
 gateway that has forgotten us. Both loops of Python tell it in their own words."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -81,6 +82,7 @@ def test_who_waits_in_line_is_served_as_soon_as_postgres_is_back(
     """Protects: a Postgres that restarts in a few seconds costs those seconds. Red while the pool
     tries again only for those who come anew: a lone lane then waits out its ten seconds."""
     monkeypatch.setattr("researchcopilot.storage.db.RECONNECT_S", 0.5)
+    caplog.set_level(logging.WARNING, "psycopg.pool")  # chaos, in this process, wants it silent
     port = int(settings.database.url.rpartition(":")[2].partition("/")[0])
     network, server = Network(), {"port": port}
     line = network.line("database", "Postgres", lambda: server["port"])
