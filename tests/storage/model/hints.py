@@ -52,13 +52,16 @@ def unhinted(world: World, hints: Hints, workers: Sequence[Worker]) -> set[str]:
 def forgotten(
     worker: Worker, known: set[tuple[str, str]], before: Hints, after: Hints
 ) -> list[str]:
-    """What a worker has dealt with leaves its list: no entry may stay that it no longer knows."""
+    """What a worker has dealt with leaves its list: no entry may stay that it no longer knows. One
+    of two may: it came once more, by an answer that was lost, and the next look finds it."""
     held = {run_id for run_id, _ in worker.held}
     words: list[str] = []
     for queue in QUEUES:
         hands = queue, worker.worker_id
         unknown = {e for e in after.hands[hands] if (queue, e) not in worker.handback.known}
-        unknown -= {e for e in before.hands.get(hands, ()) if (queue, e) not in known}
+        had = before.hands.get(hands, [])
+        unknown -= {e for e in had if (queue, e) not in known}
+        unknown -= {e for e in had if had.count(e) > after.hands[hands].count(e)}
         words += [
             f"{entry} stays in the hands of worker {worker.worker_id}, who has forgotten it"
             for entry in unknown
