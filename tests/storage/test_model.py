@@ -16,7 +16,7 @@ from tests.storage.model.stage import Stage
 from tests.storage.model.stories import Stories
 
 # Examples by size of a group, since a large one takes longer.
-QUICK = {1: 16, 64: 7}
+QUICK = {1: 14, 64: 6}
 # Of the long profile's examples a large group gets one in so many.
 SHARE = {1: 1, 64: 3}
 # Where a long look has to have been; else the rules have held for nothing.

@@ -20,7 +20,6 @@ from tests.storage.model.client import Client, Wish, wishes
 from tests.storage.model.hints import forgotten, unhinted
 from tests.storage.model.stage import Stage
 from tests.storage.model.wire import Cut
-from tests.storage.model.world import Row
 
 from researchcopilot.core.models import Outcome
 
@@ -324,20 +323,21 @@ class Machine(RuleBasedStateMachine):
         if what not in ("wiped", "twice") or self.over:
             return
         self.broken = True
-        runs = self.judge.world.runs
         if what == "wiped":
             self.stage.redis.flushall()
-        early = [i for i, r in runs.items() if r["status"] == "queued" and self._is_ahead(r)]
-        for run_id in [*self._some(picks, "queued"), *early[:1]] if what == "twice" else []:
-            entry = f"{runs[run_id]['workspace_id']}.{run_id}"
-            self.stage.redis.rpush(f"queue:{runs[run_id]['queue']}", entry)
+        if what == "twice":
+            self._push_again(self._some(picks, "queued"))
         self._look(cut=what == "wiped")
         self.broken = False
 
     and_sweep, and_time_passes, and_ask = sweep, time_passes, ask
 
-    def _is_ahead(self, run: Row) -> bool:
-        return bool(run["run_at"] > self.judge.world.now)
+    def _push_again(self, run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            run = self.judge.world.runs.get(run_id)
+            if run is not None and not self.over:
+                self.stage.redis.rpush(f"queue:{run['queue']}", f"{run['workspace_id']}.{run_id}")
+        self._look(cut=False)
 
     # The end
 

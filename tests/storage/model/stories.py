@@ -120,6 +120,8 @@ class Stories(Machine):
         if not self._dead() and self._workers_at_work():
             self._finish(pick, ["failed"], False, False, None)
         dead = self._dead()[:1]
+        if dead and pick % 4 == 0:  # discarded before, which is no reason to refuse it
+            self._step(self.api, lambda: self.api.discard(dead), first)
         if dead:
             self._replay(dead, fresh, first)
             self._replay(dead, fresh, second)
@@ -177,6 +179,18 @@ class Stories(Machine):
                 self._step(self.api, partial(self.api.cancel, 1, [pair[0]]), cut)
                 return
 
+    @rule(pick=PICK, cut=CUTS)
+    def too_early(self, pick: int, cut: Cut | None) -> None:
+        """The entry of a run that is not due stands in the list, as after two clocks or a push that
+        was sent again. It goes back to those that wait."""
+        self._submit([replace(PLAIN, delayed=True)], 0, None)
+        self._push_again([self.client.asked[-1].runs[0].run_id])
+        for worker in self.workers:
+            self._make_room(worker, "runs")
+        takers = [(w, queue) for w, queue in self._takers() if queue == "runs"]
+        if takers:
+            self._take(*takers[pick % len(takers)], cut)
+
     and_late_end, and_lost_push, and_replayed_twice = late_end, lost_push, replayed_twice
     and_asked_to_stop, and_lost_answer = asked_to_stop, lost_answer
-    and_turn_given_up = turn_given_up
+    and_turn_given_up, and_too_early = turn_given_up, too_early
