@@ -4,6 +4,7 @@ Each way is found by somebody, and nobody takes a moment in between for a fault.
 import logging
 from collections.abc import Awaitable, Callable
 
+import psycopg
 import pytest
 from tests.support import (
     claim,
@@ -72,16 +73,17 @@ async def test_04_what_was_just_taken_and_is_not_claimed_yet_is_left_alone(
     `WHERE (stopped_at IS NOT NULL OR seen_at < …`
     """
     run_id = await submit_one(db, queue)
-    async with working(settings, db, queue, {"echo": echo}) as worker:
-        async with db.transaction() as connection:
-            await connection.execute(b"SELECT 1 FROM runs FOR UPDATE")
+    with psycopg.connect(settings.database.url) as blocker:
+        blocker.execute("SELECT 1 FROM runs FOR UPDATE")
+        async with working(settings, db, queue, {"echo": echo}) as worker:
             await eventually(lambda: waits_in(db, "claim_1"))
             for _ in range(3):
                 await janitor()
             assert f"1.{run_id}" in await queue.in_hands("runs", worker.info.worker_id)
             with prompt(settings) as client:
                 assert f"1.{run_id}" not in client.lrange("queue:runs", 0, -1)
-        assert (await ended(db, run_id))["status"] == "succeeded"
+            blocker.rollback()
+            assert (await ended(db, run_id))["status"] == "succeeded"
     assert await ledger(db, run_id) == [(1, "succeeded", True)]
 
 
