@@ -28,6 +28,7 @@ SEARCHES: dict[str, tuple[str, bytes, dict[str, Any]]] = {
     "old keys": ("idempotency_keys", load("retention")["keys"], {"keys_s": 60, "limit": 100}),
     "memories past their time": ("memories", load("memories")["remove_expired"], {"limit": 100}),
     "schedules that are due": ("schedules", load("schedules")["due"], {"limit": 100}),
+    "objects that went": ("objects", load("objects")["forget"], {"cluster": "default"}),
 }  # fmt: skip
 FILL = (
     b"UPDATE runs SET status = 'succeeded', finished_at = now(), result = '1' WHERE seq % 2 = 0",
@@ -40,6 +41,9 @@ FILL = (
     b" interval_s, anchor, misfire, overlap, next_tick, created_at, updated_at)"
     b" SELECT gen_random_uuid(), 1, n::text, false, gen_random_uuid(), 'echo', '1', 3600, now(),"
     b" 'skip', 'skip', now() + interval '1 hour', now(), now() FROM generate_series(1, 3000) n",
+    b"INSERT INTO objects (uid, kind, cluster, namespace, name, workspace_id, gone_at)"
+    b" SELECT gen_random_uuid(), 'ResearchRun', 'default', 'research', n::text, 1, now()"
+    b" FROM generate_series(1, 3000) n",
     b"ANALYZE",
 )
 

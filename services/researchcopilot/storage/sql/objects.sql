@@ -71,7 +71,8 @@ WHERE o.uid = s.schedule_id AND o.cluster = %(cluster)s AND o.kind = 'RunSchedul
   AND o.gone_at IS NOT NULL
 
 -- name: forget
-DELETE FROM objects WHERE gone_at < clock_timestamp() - interval '1 day' AND cluster = %(cluster)s
+DELETE FROM objects
+WHERE gone_at < statement_timestamp() - interval '1 day' AND cluster = %(cluster)s
 
 -- name: owner
 -- Who owns this schedule, and has said so lately: an operator that was taken away owns nothing.
