@@ -72,6 +72,10 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"worker": {"settings": {"REDIS_PREFIX": "a:"}}},
         ["worker.settings.REDIS_PREFIX", "settings.REDIS_PREFIX"],
     ),
+    "an operator with a lease of its own": (
+        {"operator": {"settings": {"LEASE_SECONDS": 60}}},
+        ["operator.settings.LEASE_SECONDS", "settings.LEASE_SECONDS"],
+    ),
     "a pool with a lease of its own": (
         {
             "worker": {

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import helm_python
 import jsonschema
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,9 +55,12 @@ def test_the_engine_finds_nothing_to_complain_of() -> None:
     assert [one for one in report["messages"] if one["severity"] > 1] == []
 
 
-def test_no_value_stands_twice_in_the_file_of_values() -> None:
+@pytest.mark.parametrize(
+    "path", [CHART / "values.yaml", ROOT / "charts/schema.yaml"], ids=lambda path: path.name
+)
+def test_no_value_stands_twice_in_a_file_of_values(path: Path) -> None:
     """YAML takes the last of two keys and says nothing: what stands in the first would be lost."""
-    waiting = [yaml.compose((CHART / "values.yaml").read_text())]
+    waiting = [yaml.compose(path.read_text())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, yaml.MappingNode):
