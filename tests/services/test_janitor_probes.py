@@ -42,6 +42,11 @@ def lost(queue: str = "runs") -> float:
     return metric("researchcopilot_lost_pushes_total", queue=queue)
 
 
+async def ready_long_ago(db: Database) -> None:
+    """All of them are older than a first probe, however quickly that comes."""
+    await db.execute(b"UPDATE runs SET ready_at = ready_at - interval '1 minute'")
+
+
 async def found(db: Database, queue: Queue, settings: Settings, run_id: str) -> bool:
     """One round of the duty; true once the run has ended."""
     await find_lost(db, queue, settings.recovery)
@@ -74,8 +79,7 @@ async def test_of_several_the_oldest_is_the_first_to_be_taken(
 
     ids = await submit(db, queue, *(new_run(agent="it") for _ in range(20)))
     ids += await submit(db, queue, *(new_run(agent="it") for _ in range(3)))
-    # All of them are older than a first probe, however quickly that comes.
-    await db.execute(b"UPDATE runs SET ready_at = ready_at - interval '1 minute'")
+    await ready_long_ago(db)
     with prompt(quick) as client:
         client.delete("queue:runs")
     async with working(quick, db, queue, {"it": agent}, queues={"runs": 1}):
@@ -96,7 +100,7 @@ async def test_what_only_waits_is_not_called_lost(
     ids = await submit(db, queue, *(new_run(agent="it") for _ in range(4)))
     async with working(quick, db, queue, {"it": agent}, queues={"runs": 1}) as worker:
         await eventually(lambda: len(worker.hands) == 1)
-        await asyncio.sleep(2 * quick.recovery.probe_slack_s)
+        await ready_long_ago(db)
         for _ in range(5):
             await find_lost(db, queue, quick.recovery)
         gate.set()
@@ -110,7 +114,7 @@ async def test_a_queue_that_nobody_serves_raises_no_alarm_and_does_not_fill(
 ) -> None:
     before = lost("lonely")
     ids = await submit(db, queue, *(new_run(queue="lonely") for _ in range(3)))
-    await asyncio.sleep(2 * quick.recovery.probe_slack_s)
+    await ready_long_ago(db)
     for _ in range(5):
         await find_lost(db, queue, quick.recovery)
     with prompt(quick) as client:

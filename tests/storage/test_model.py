@@ -41,8 +41,6 @@ def stage(database_url: str, redis_url: str) -> Iterator[Stage]:
         stage.close()
 
 
-# Who crashes in the middle of a rebuild closes nothing, its cursor neither.
-@pytest.mark.filterwarnings("ignore:.*ServerCursor object.*while still open:ResourceWarning")
 @pytest.mark.parametrize("group", [1, 64])
 def test_the_model_holds_whatever_is_cut(stage: Stage, group: int) -> None:
     """After each statement each row, each answer and each hint is as the model says; and at the

@@ -121,28 +121,30 @@ async def test_until_available_waits_for_a_server_and_for_nothing_else() -> None
 
 
 async def test_until_available_gives_up_when_asked_also_in_the_middle_of_an_attempt() -> None:
-    stop = Stop()
+    stop, begun = Stop(), asyncio.Event()
 
     async def hangs() -> None:
+        begun.set()
         await asyncio.sleep(60)
 
     waiting = asyncio.create_task(until_available(hangs, stop, what="it"))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(begun.wait(), 1)
     stop()
     assert await asyncio.wait_for(waiting, 1) is False
 
 
 async def test_who_waits_can_be_cancelled_and_takes_its_attempt_along() -> None:
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def hangs() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
             ended.set()
 
     waiting = asyncio.create_task(until_available(hangs, Stop(), what="it"))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(begun.wait(), 1)
     waiting.cancel()
     await asyncio.wait_for(ended.wait(), 1)
 
