@@ -115,7 +115,7 @@ def standing(**fields: Any) -> Standing:
         "uid": UID, "generation": 1, "acted_on": 1, "asked": "a", "run_id": new_id(),
         "status": Status.QUEUED, "session_id": UID, "attempts": 0, "created_at": NOON,
         "started_at": None, "finished_at": None, "parked": False, "cancelling": False,
-        "run_at": NOON, "worker": None, "error_type": None, "error_message": None, "answer": None,
+        "worker": None, "error_type": None, "error_message": None, "answer": None,
         **fields,
     }  # fmt: skip
     return Standing(**values)

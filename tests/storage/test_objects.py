@@ -16,6 +16,7 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.objects import Owner, Placed
 from researchcopilot.storage.push import Pusher
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.schedules import database_time
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +155,7 @@ async def test_what_is_not_on_a_list_is_gone_but_not_what_came_after_it(
     )  # fmt: skip
     for owner in (lost, listed, elsewhere, far):
         await place(db, queue, owner)
-    before = await objects.now(db)
+    before = await database_time(db)
     young = an_object()
     await place(db, queue, young)
     where: dict[str, Any] = {"cluster": "default", "namespace": "research", "before": before}

@@ -1,5 +1,5 @@
-"""What the operator's handlers are given. They hold no state of their own: what has to survive is
-in Postgres, or is on the object itself."""
+"""What every room of the operator is given. None of them holds anything that has to survive: that
+is in Postgres, or is on the object itself."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,8 @@ from researchcopilot.storage.submit import Submitter
 @dataclass(frozen=True, slots=True)
 class Context:
     """`namespace` is where the workers of this release are. `kube` is the door to the API server
-    for what is not the answer to an event; answers to events go through kopf's patch."""
+    for all that we ask and write; kopf, on sessions of its own, lists and watches, and nothing
+    else."""
 
     settings: Settings
     namespace: str

@@ -1,4 +1,5 @@
-"""The API server: credentials, sessions, and the few calls that are no answer to an event.
+"""The API server: credentials, sessions, and all that we ask and write ourselves; kopf only lists
+and watches.
 
 In a cluster the token is that of the service account; its file is read again each minute, since a
 kubelet replaces it long before it ends. Elsewhere it is the kubeconfig's current context. A call

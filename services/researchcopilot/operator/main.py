@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
 
 import kopf
 
@@ -15,9 +16,10 @@ from researchcopilot.operator.deletion_cost import DeletionCost
 from researchcopilot.operator.kube import Credentials, Kube, credentials
 from researchcopilot.operator.metrics import WATCH_AGE
 from researchcopilot.operator.pods import register_pods
+from researchcopilot.operator.projection import Projection
 from researchcopilot.operator.recovery import Recovery
-from researchcopilot.operator.research_runs import register_research_runs
-from researchcopilot.operator.run_schedules import register_run_schedules
+from researchcopilot.operator.research_runs import ResearchRuns
+from researchcopilot.operator.run_schedules import RunSchedules
 from researchcopilot.operator.silent import Silent
 from researchcopilot.operator.watches import Watches
 from researchcopilot.operator.watching import add_login, kopf_settings, watch
@@ -47,15 +49,19 @@ async def work(service: Service, find: Credentials = credentials) -> None:
     watches = attend(service)
     async with opened(service, namespace, find) as context:
         announcer = Announcer(context.kube)
-        recovery = Recovery(service, announcer)
+        recovery = Recovery(context, announcer)
         cost = DeletionCost(context) if settings.deletion_cost else None
         registry = kopf.OperatorRegistry()
         add_login(registry, find, watches)
         register_pods(registry, context, recovery, cost)
-        projections: list[Coroutine[None, None, None]] = []
+        projections: list[Projection[Any]] = []
         if settings.custom_resources:
-            projections.append(register_research_runs(registry, context).run(service.stop))
-            projections.append(register_run_schedules(registry, context).run(service.stop))
+            projections += [
+                Projection(context, ResearchRuns(context)),
+                Projection(context, RunSchedules(context)),
+            ]
+        for projection in projections:
+            projection.register(registry)
         await asyncio.gather(
             watch(
                 registry,
@@ -69,7 +75,7 @@ async def work(service: Service, find: Credentials = credentials) -> None:
             recovery.run(service.stop),
             announcer.run(service.stop),
             *duties(context, recovery, cost),
-            *projections,
+            *(projection.run(service.stop) for projection in projections),
         )
 
 

@@ -22,16 +22,16 @@ from researchcopilot.operator.context import Context
 from researchcopilot.operator.kube import KubeRefused
 from researchcopilot.operator.metrics import OBJECTS, RESYNCS
 from researchcopilot.operator.objects import GROUP, VERSION, Objects, Seen, read
-from researchcopilot.operator.ours import Ours
+from researchcopilot.operator.ours import Ours, pause_after
 from researchcopilot.operator.status import Json, merge
 from researchcopilot.runtime.alarm import Alarm
-from researchcopilot.runtime.loop import ROUND_S, Stop
+from researchcopilot.runtime.loop import Stop, unless_stopped
 from researchcopilot.storage import objects as stored
+from researchcopilot.storage.schedules import database_time
 
 log = logging.getLogger(__name__)
 BATCH = 500
 AT_ONCE = 8
-MOST_PAUSE_S = 30.0
 T = TypeVar("T")
 
 
@@ -99,12 +99,7 @@ class Projection(Generic[T]):
 
     async def run(self, stop: Stop) -> None:
         """Until asked to stop; then it is left where it is, as if it had been killed."""
-        rounds = asyncio.create_task(self._rounds())
-        asked = asyncio.create_task(stop.asked.wait())
-        await asyncio.wait((rounds, asked), return_when=asyncio.FIRST_COMPLETED)
-        for task in (rounds, asked):
-            task.cancel()
-        await asyncio.wait((rounds, asked), timeout=ROUND_S)
+        await unless_stopped(self._rounds, stop, 0.0)
 
     async def _rounds(self) -> None:
         """A list that fails does not keep what is known from going on."""
@@ -125,12 +120,12 @@ class Projection(Generic[T]):
     def _backoff(self, step: str) -> float:
         """Each step has a patience of its own: a round that goes well says nothing of a list."""
         self._failures[step] += 1
-        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(self._failures[step], 10))
+        pause = pause_after(self._failures[step])
         self._resync_at = max(self._resync_at, time.monotonic() + pause)
         return pause
 
     async def _ask_time(self) -> datetime:
-        now = await stored.now(self._context.db)
+        now = await database_time(self._context.db)
         self._time = (now, time.monotonic())
         return now
 
@@ -251,7 +246,7 @@ class Projection(Generic[T]):
 
     def _later(self, seen: Seen, error: Exception) -> None:
         seen.failures += 1
-        pause = min(MOST_PAUSE_S, 0.1 * 2.0 ** min(seen.failures, 10))
+        pause = pause_after(seen.failures)
         seen.not_before = time.monotonic() + pause
         self._objects.dirty.add(seen.uid)
         log.warning(

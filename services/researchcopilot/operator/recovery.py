@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from researchcopilot.core.backoff import reconnect_delays
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.operator.announce import Announcer
+from researchcopilot.operator.context import Context
 from researchcopilot.operator.metrics import DROPPED, FAILED, SIGNALS
 from researchcopilot.operator.signals import REASONS, Signal
-from researchcopilot.runtime.loop import ROUND_S, Stop
-from researchcopilot.service import Service
+from researchcopilot.runtime.loop import ROUND_S, Stop, unless_stopped
 from researchcopilot.storage import dead_hands
 from researchcopilot.storage.moves import Gone, Moved
 from researchcopilot.storage.pods import Said, dead_processes
@@ -30,12 +30,12 @@ MOST = 20_000  # that wait at once
 
 
 class Recovery:
-    def __init__(self, service: Service, announcer: Announcer) -> None:
-        self._db = service.db
-        self._redis = service.redis
-        self._settings = service.settings.recovery
+    def __init__(self, context: Context, announcer: Announcer) -> None:
+        self._db = context.db
+        self._redis = context.redis
+        self._settings = context.settings.recovery
         self._announcer = announcer
-        self._returning = Returning(service.redis, service.stop, self._settings.spread_s)
+        self._returning = Returning(context.redis, context.stop, self._settings.spread_s)
         self._waiting: dict[tuple[object, ...], tuple[Signal, float]] = {}
         self._wake = asyncio.Event()
         begins(REASONS)
@@ -54,7 +54,7 @@ class Recovery:
     async def run(self, stop: Stop) -> None:
         delays = reconnect_delays()
         while not stop.is_set:
-            await _either(self._wake, stop)
+            await unless_stopped(self._wake.wait, stop, 0.0)
             self._wake.clear()
             while self._waiting and not stop.is_set:
                 if await self._go():
@@ -133,12 +133,3 @@ class _Told:
             self.run_ids.add(run_id)
             RECOVERED.labels(signal.reason).observe(now - since)
             self._announcer.tell(signal, status)
-
-
-async def _either(event: asyncio.Event, stop: Stop) -> None:
-    waiting = [asyncio.ensure_future(one.wait()) for one in (event, stop.asked)]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()

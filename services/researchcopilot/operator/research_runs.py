@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import kopf
-
 from researchcopilot.agents.catalogue import Catalogue
 from researchcopilot.agents.new_runs import Door, new_run
 from researchcopilot.core.errors import BadInput
@@ -19,22 +17,13 @@ from researchcopilot.core.models import NewRun
 from researchcopilot.operator import status
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.objects import WRITES_S, Seen
-from researchcopilot.operator.projection import Projection, Wanted
+from researchcopilot.operator.projection import Wanted
 from researchcopilot.operator.spec import KEEPING, RUN_FIELDS, asked, run_fields, told
 from researchcopilot.storage import objects as stored
 from researchcopilot.storage.keys import workspace_id_of
 from researchcopilot.storage.objects import Owner, Standing
 
 KIND = "ResearchRun"
-
-
-def register_research_runs(
-    registry: kopf.OperatorRegistry, context: Context
-) -> Projection[Standing]:
-    """Its events; the loop behind them is the projection's `run`."""
-    projection = Projection(context, ResearchRuns(context))
-    projection.register(registry)
-    return projection
 
 
 class ResearchRuns:
@@ -147,8 +136,7 @@ class ResearchRuns:
     ) -> Wanted:
         if before is not None:
             await stored.refused(self._context.db, seen.uid, seen.generation)
-        reason = "".join(part.title() for part in code.split("_"))
-        shown = status.refused(reason, words, seen.generation, now)
+        shown = status.refused(status.reason_of(code), words, seen.generation, now)
         return Wanted(shown, False, expires(seen, shown))
 
 

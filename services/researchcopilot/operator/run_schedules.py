@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import kopf
-
 from researchcopilot.agents.catalogue import Catalogue
 from researchcopilot.agents.new_runs import Door
 from researchcopilot.agents.new_schedules import new_schedule
@@ -21,7 +19,7 @@ from researchcopilot.core.schedules import Schedule, Tick
 from researchcopilot.operator import status
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.objects import WRITES_S, Seen
-from researchcopilot.operator.projection import Projection, Wanted
+from researchcopilot.operator.projection import Wanted
 from researchcopilot.operator.spec import SCHEDULE_FIELDS, asked, schedule_fields, told
 from researchcopilot.storage import owned_schedules as stored
 from researchcopilot.storage.keys import workspace_id_of
@@ -51,13 +49,6 @@ class Judged:
     schedule: Schedule | None
     code: str = ""
     words: str = ""
-
-
-def register_run_schedules(registry: kopf.OperatorRegistry, context: Context) -> Projection[Row]:
-    """Its events; the loop behind them is the projection's `run`."""
-    projection = Projection(context, RunSchedules(context))
-    projection.register(registry)
-    return projection
 
 
 class RunSchedules:
@@ -164,19 +155,20 @@ class RunSchedules:
         since = status.transition(seen.status, "Ready", ready, status.moment(now) or "")
         shown = status.shown(words, status.MESSAGE)
         ready_is = status.condition("Ready", ready, reason, shown, seen.generation, since)
-        made = {
-            "observedGeneration": seen.generation,
-            "scheduleId": schedule.schedule_id if schedule else None,
-            "nextTickAt": status.moment(schedule.next_tick) if schedule else None,
-            "lastTickAt": status.moment(last.tick) if last else None,
-            "lastRunId": last.run_id if last else None,
-            "lastRunPhase": status.PHASES[last.status] if last and last.status else None,
-            "conditions": [ready_is, *([stalled(ready_is)] if reason not in MAY_PASS else [])],
-        }
-        return {name: value for name, value in made.items() if value is not None}
+        return status.without_nothing(
+            {
+                "observedGeneration": seen.generation,
+                "scheduleId": schedule.schedule_id if schedule else None,
+                "nextTickAt": status.moment(schedule.next_tick) if schedule else None,
+                "lastTickAt": status.moment(last.tick) if last else None,
+                "lastRunId": last.run_id if last else None,
+                "lastRunPhase": status.PHASES[last.status] if last and last.status else None,
+                "conditions": [ready_is, *([stalled(ready_is)] if reason not in MAY_PASS else [])],
+            }
+        )
 
 
-# Not ready, and it may yet become so by itself.
+# It is ready, or may yet become so by itself.
 MAY_PASS = ("Scheduled", "Suspended", "Over", "UnknownAgent", "UnknownQueue", "Waiting")
 
 
@@ -189,8 +181,7 @@ def verdict(judged: Judged, schedule: Schedule | None, suspend: bool) -> tuple[s
     """Ready, its reason in one word, and in a sentence."""
     if judged.schedule is None:
         goes_on = " What was asked for before goes on." if schedule is not None else ""
-        reason = "".join(part.title() for part in judged.code.split("_"))
-        return "False", reason, judged.words + goes_on
+        return "False", status.reason_of(judged.code), judged.words + goes_on
     if schedule is None:
         return "False", "Waiting", "It is not a schedule yet."
     if schedule.paused_why is not None:

@@ -46,6 +46,11 @@ def moment(time: datetime | None) -> str | None:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if time else None
 
 
+def reason_of(code: str) -> str:
+    """An error's code as the reason of a condition: `unknown_agent` → UnknownAgent."""
+    return "".join(part.title() for part in code.split("_"))
+
+
 def condition(
     kind: str, value: str, reason: str, message: str | None, generation: int, since: str
 ) -> Json:
@@ -81,7 +86,7 @@ def of_run(run: Standing, generation: int, before: Mapping[str, Any]) -> Json:
     phase = PHASES[run.status]
     reason, message = _reason(run)
     since = moment(_since(run)) or ""
-    return _without_nothing(
+    return without_nothing(
         {
             "observedGeneration": generation,
             "phase": phase,
@@ -171,5 +176,5 @@ def merge(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Json:
     return patch
 
 
-def _without_nothing(fields: Json) -> Json:
+def without_nothing(fields: Json) -> Json:
     return {name: value for name, value in fields.items() if value is not None}

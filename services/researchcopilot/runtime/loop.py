@@ -77,7 +77,7 @@ async def every(
     `done` and `failed` are told its name."""
     while not stop.is_set:
         try:
-            if not await _unless_stopped(duty, stop, ROUND_S):
+            if not await unless_stopped(duty, stop, ROUND_S):
                 log.warning("%s is left in the middle of its round", name)
                 return
         except Unavailable as error:
@@ -95,7 +95,7 @@ async def until_available(attempt: Callable[[], Awaitable[Any]], stop: Stop, *, 
     """Repeat `attempt` while it raises Unavailable. False if asked to stop before it worked."""
     for delay in reconnect_delays():
         try:
-            if not await _unless_stopped(attempt, stop, 0.0):
+            if not await unless_stopped(attempt, stop, 0.0):
                 return False
         except Unavailable as error:
             log.warning("waiting for %s: %s", what, error)
@@ -106,7 +106,7 @@ async def until_available(attempt: Callable[[], Awaitable[Any]], stop: Stop, *, 
     return False
 
 
-async def _unless_stopped(call: Callable[[], Awaitable[Any]], stop: Stop, grace_s: float) -> bool:
+async def unless_stopped(call: Callable[[], Awaitable[Any]], stop: Stop, grace_s: float) -> bool:
     """Await `call()`. False: asked to stop, it was not through `grace_s` later; it is cancelled."""
     task = asyncio.ensure_future(call())
     asked = asyncio.ensure_future(stop.asked.wait())

@@ -57,7 +57,6 @@ class Standing:
     finished_at: datetime | None
     parked: bool | None
     cancelling: bool
-    run_at: datetime | None
     worker: str | None
     error_type: str | None
     error_message: str | None
@@ -121,12 +120,6 @@ async def standing(db: Database, uids: Sequence[str], *, excerpt: int) -> dict[s
 def _standing(row: dict[str, Any]) -> Standing:
     status = row["status"]
     return Standing(**{**row, "status": Status(status) if status else None})
-
-
-async def now(db: Database) -> datetime:
-    [(found,)] = await db.rows(_SQL["now"])
-    assert isinstance(found, datetime)
-    return found
 
 
 async def refused(db: Database, uid: str, generation: int) -> None:

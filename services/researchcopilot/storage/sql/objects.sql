@@ -2,17 +2,13 @@
 SELECT verdict, run_ids, held, created_at, run_at
 FROM submit_object_1(%(object)s::jsonb, %(quota)s::int, %(members)s::jsonb, %(runs)s::jsonb)
 
--- name: now
-SELECT clock_timestamp() AS now
-
 -- name: standing
 -- The newest run of each of these objects, as it stands. The worker is that of its newest claim: a
 -- run that has ended names none any more. Of an answer the beginning, of an error all but its
 -- trace: both can be large.
 SELECT DISTINCT ON (x.uid) x.uid, x.generation, o.generation AS acted_on, x.asked, x.run_id, r.status, r.session_id,
        r.attempts, r.created_at, r.started_at, r.finished_at, r.parked,
-       r.cancel_requested_at IS NOT NULL AS cancelling, r.run_at,
-       coalesce(w.pod, w.host) AS worker, r.error ->> 'type' AS error_type,
+       r.cancel_requested_at IS NOT NULL AS cancelling, coalesce(w.pod, w.host) AS worker, r.error ->> 'type' AS error_type,
        left(r.error ->> 'message', 2000) AS error_message,
        CASE WHEN r.status = 'succeeded' THEN
            left(coalesce(r.result ->> 'answer', r.result #>> '{}'), %(excerpt)s::int) END AS answer
