@@ -15,6 +15,7 @@ histories of the runs, and a folder with every log are told. Apart from it, in n
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -111,6 +112,7 @@ class Programme:
 
 def main(argv: list[str]) -> int:
     programme = Programme(parse(argv))
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # that Postgres is away is meant
     try:
         with interruptible():
             return programme.play()

@@ -73,12 +73,7 @@ def _rolling(strike: Strike) -> int:
             strike.stage.start(name)
     for name in SERVERS:
         with strike.stage.patiently_holding(name):
-            server = (
-                strike.stage.stack.postgres if name == "Postgres" else strike.stage.stack.valkey
-            )
-            before = server.child.pid
-            server.restart()
-            restarted += server.child.pid != before
+            restarted += strike.stage.restart(name)
     return restarted
 
 

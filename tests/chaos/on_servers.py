@@ -42,17 +42,6 @@ def _redis_empty(strike: Strike) -> int:
         return int(not client.exists(MARK))
 
 
-def _redis_killed(strike: Strike) -> int:
-    """It comes back with its file, which may be a second old."""
-    valkey = strike.stage.stack.valkey
-    strike.struck()
-    valkey.kill()
-    killed = valkey.child.exit_code == -signal.SIGKILL
-    time.sleep(strike.rand.uniform(0, 0.5))
-    valkey.start()
-    return int(killed)
-
-
 def _pushes_lost(strike: Strike) -> int:
     """Redis answers nobody while runs are accepted, and both apis die before it does again: their
     pushes are lost, and Redis does not look as if anything had happened."""
@@ -133,25 +122,23 @@ def _set(stage: Stage, name: str, value: str, before: str) -> Iterator[None]:
             client.config_set(name, before)
 
 
-# Postgres
+# Either, and Postgres
 
 
-def _postgres_restart(strike: Strike) -> int:
-    postgres = strike.stage.stack.postgres
-    before = postgres.child.pid
+def _killed(strike: Strike) -> int:
+    """It comes back with what is on its disk. Redis' file may be a second old."""
+    server = strike.stage.server(strike.name)
     strike.struck()
-    postgres.restart()
-    return int(postgres.child.pid != before)
-
-
-def _postgres_killed(strike: Strike) -> int:
-    postgres = strike.stage.stack.postgres
-    strike.struck()
-    postgres.kill()
-    killed = postgres.child.exit_code == -signal.SIGKILL
+    server.kill()
+    killed = server.child.exit_code == -signal.SIGKILL
     time.sleep(strike.rand.uniform(0, 0.5))
-    postgres.start()
+    server.start()
     return int(killed)
+
+
+def _restarted(strike: Strike) -> int:
+    strike.struck()
+    return strike.stage.restart(strike.name)
 
 
 def _postgres_immediate(strike: Strike) -> int:
@@ -179,7 +166,7 @@ PUSHES_LOST = Fault("pushes lost: Redis hangs, apis die", ("Valkey", "api", "api
 FORGETS = (
     _redis("FLUSHALL", "wiped", _flush),
     _redis("restarted empty", "wiped", _redis_empty),
-    _redis("kill -9, an older file", "killed", _redis_killed),
+    _redis("kill -9, an older file", "killed", _killed),
     PUSHES_LOST,
 )
 REFUSES = (
@@ -189,8 +176,8 @@ REFUSES = (
     _redis("disk full", "writes refused", _disk_full),
 )
 POSTGRES = (
-    _postgres("restarted", "restarted", _postgres_restart),
-    _postgres("kill -9", "killed", _postgres_killed),
+    _postgres("restarted", "restarted", _restarted),
+    _postgres("kill -9", "killed", _killed),
     _postgres("stopped at once", "recovered", _postgres_immediate),
 )
 FAULTS = (*FORGETS, *REFUSES, *POSTGRES)

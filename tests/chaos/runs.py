@@ -6,7 +6,6 @@ whole ledger, and every list empty. The history of each run that is concerned is
 """
 
 import asyncio
-import logging
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -38,7 +37,6 @@ class Result:
 def run(options: Options, say: Callable[[str], None], keep: Path | None = None) -> Result:
     """All of it; no process and no folder is left behind, but for the logs that are kept in
     `keep` if anything was broken."""
-    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # that Postgres is away is meant
     with Stage(options.lease_s) as stage:
         stage.start_servers()
         with Accepted(stage.accepted_file) as accepted:

@@ -22,8 +22,10 @@ from tests.chaos.wiring import ROOT, Wired
 from researchcopilot.dev import ports
 from researchcopilot.dev.keys import api_key
 from researchcopilot.dev.parts import Part
+from researchcopilot.dev.postgres import Postgres
 from researchcopilot.dev.processes import Manner, until
 from researchcopilot.dev.stack import Plan
+from researchcopilot.dev.valkey import Valkey
 
 WORKERS = 3
 SERVERS = ("Postgres", "Valkey")
@@ -135,6 +137,11 @@ class Stage:
             for lock in held:
                 lock.release()
 
+    @contextmanager
+    def patiently_holding(self, name: str) -> Iterator[None]:
+        with self._locks[name]:
+            yield
+
     def _try(self, name: str, held: list[threading.Lock]) -> bool:
         lock = self._locks[name]
         if lock.acquire(blocking=False):
@@ -144,13 +151,11 @@ class Stage:
 
     # Verbs
 
-    @contextmanager
-    def patiently_holding(self, name: str) -> Iterator[None]:
-        with self._locks[name]:
-            yield
-
     def part(self, name: str) -> Part:
         return self.spare[name] if name in self.spare else self.stack.parts[name]
+
+    def server(self, name: str) -> Postgres | Valkey:
+        return self.stack.postgres if name == "Postgres" else self.stack.valkey
 
     def kill(self, name: str) -> int:
         """kill -9; 1 if it was that which ended it."""
@@ -187,6 +192,13 @@ class Stage:
         if code != 0:
             self.complaints.append(f"{name} was asked to stop and ended with {code}")
         return int(code == 0)
+
+    def restart(self, name: str) -> int:
+        """A server; 1 if it is another process then."""
+        server = self.server(name)
+        before = server.child.pid
+        server.restart()
+        return int(server.child.pid != before)
 
     def redis(self) -> "redis.Redis":
         """A connection that goes over no line."""

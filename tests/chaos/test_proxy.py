@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.chaos.detour import line_to, over
 from tests.chaos.driver import Blow, Seen
 from tests.chaos.fault import Fault
 from tests.chaos.on_parts import WORKER_KILLED
@@ -27,14 +28,13 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def line(network: Network, database_url: str) -> Line:
-    port = int(database_url.rpartition(":")[2].partition("/")[0])
-    return network.line("test", "Postgres", lambda: port)
+def line(database_url: str) -> Iterator[Line]:
+    with line_to(database_url) as line:
+        yield line
 
 
 def connect(line: Line, url: str) -> "psycopg.Connection[tuple[Any, ...]]":
-    name = url.rpartition("/")[2]
-    return psycopg.connect(f"postgresql://postgres@127.0.0.1:{line.port}/{name}", autocommit=True)
+    return psycopg.connect(over(line, url), autocommit=True)
 
 
 def test_what_passes_is_not_changed(network: Network) -> None:

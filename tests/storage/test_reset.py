@@ -2,13 +2,13 @@
 gateway that has forgotten us. Both loops of Python tell it in their own words."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
+from tests.chaos.detour import line_to, over, port_of
 from tests.chaos.proxy import Line, Network
 from tests.storage.test_queue import WORKER, entries
 from tests.support import eventually
@@ -24,24 +24,21 @@ LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
 
 @pytest.fixture
 def line(redis_url: str) -> Iterator[Line]:
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    network = Network()
-    yield network.line("queue", "Redis", lambda: port)
-    network.close()
+    with line_to(redis_url) as line:
+        yield line
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS, ids=["asyncio", "uvloop"])
 def test_a_connection_that_was_reset_is_unavailable_once_and_then_made_anew(
-    line: Line, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+    line: Line, redis_url: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """Protects: nothing but Unavailable comes out of the door to Redis; anything else ends a
     starting worker and loses a push. Red without the RuntimeError of `told`."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_reset_again_and_again(line))
+        runner.run(_reset_again_and_again(line, RedisSettings(url=over(line, redis_url))))
 
 
-async def _reset_again_and_again(line: Line) -> None:
-    settings = RedisSettings(url=f"redis://127.0.0.1:{line.port}/0")
+async def _reset_again_and_again(line: Line, settings: RedisSettings) -> None:
     queue, locks = Queue(settings), Locks(settings)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "push": lambda: queue.push("runs", entries(1)),
@@ -82,15 +79,11 @@ def test_who_waits_in_line_is_served_as_soon_as_postgres_is_back(
     """Protects: a Postgres that restarts in a few seconds costs those seconds. Red while the pool
     tries again only for those who come anew: a lone lane then waits out its ten seconds."""
     monkeypatch.setattr("researchcopilot.storage.db.RECONNECT_S", 0.5)
-    caplog.set_level(logging.WARNING, "psycopg.pool")  # chaos, in this process, wants it silent
-    port = int(settings.database.url.rpartition(":")[2].partition("/")[0])
-    network, server = Network(), {"port": port}
+    network, server = Network(), {"port": port_of(settings.database.url)}
     line = network.line("database", "Postgres", lambda: server["port"])
-    database = settings.database.url.rpartition("/")[2]
-    url = f"postgresql://postgres@127.0.0.1:{line.port}/{database}"
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            db = Database(DatabaseSettings(url=url))
+            db = Database(DatabaseSettings(url=over(line, settings.database.url)))
             runner.run(_wait_in_line(line, server, db, caplog))
     finally:
         network.close()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.chaos.proxy import Line, Network, Way
+from tests.chaos.detour import line_to, over
+from tests.chaos.proxy import Line, Way
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.core.settings import DatabaseSettings
@@ -17,22 +18,13 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
-@pytest.fixture
-def line(network: Network, database_url: str) -> Line:
-    port = int(database_url.rpartition(":")[2].partition("/")[0])
-    return network.line("test", "Postgres", lambda: port)
+def line(database_url: str) -> Iterator[Line]:
+    with line_to(database_url) as line:
+        yield line
 
 
 def through(line: Line, url: str) -> DatabaseSettings:
-    name = url.rpartition("/")[2]
-    there = f"postgresql://postgres@127.0.0.1:{line.port}/{name}"
-    return DatabaseSettings(url=there, statement_timeout_s=1.0)
+    return DatabaseSettings(url=over(line, url), statement_timeout_s=1.0)
 
 
 async def test_a_statement_that_nobody_answers_ends(line: Line, database_url: str) -> None:
