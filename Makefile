@@ -23,6 +23,8 @@ setup: $(TESTS)
 
 # pip from its own wheel where the system's python3 comes without ensurepip (Debian).
 $(READY): requirements/dev.txt pyproject.toml
+	@[ "$(VENV)" = .venv ] || [ ! -e "$(VENV)" ] || [ -e $@ ] \
+	  || { echo "$(VENV) is there already and would be emptied: name another VENV, or take it away first" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 …" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null \
