@@ -8,7 +8,17 @@ import pytest
 from tests.operator.cluster import Served
 from tests.operator.customs import RUNS, Customs
 from tests.operator.stage import operating, with_operator
-from tests.support import Gate, echo, eventually, returns, row, running, submit_one, working
+from tests.support import (
+    Gate,
+    echo,
+    eventually,
+    metric,
+    returns,
+    row,
+    running,
+    submit_one,
+    working,
+)
 
 from researchcopilot.agents.contract import Context
 from researchcopilot.core.settings import Settings
@@ -38,8 +48,9 @@ async def runs(db: Database) -> list[tuple[str, str]]:
 async def test_what_is_applied_is_executed_and_shown(
     ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
 ) -> None:
-    """The whole way, and few writes: one a phase."""
+    """The whole way, and few writes: one a phase. It counts as accepted, as over HTTP."""
     served, api = cluster
+    accepted = metric("researchcopilot_runs_submitted_total", queue="runs")
     answer = {"answer": "Because.\n\x1b[31mIt\u202e is.", "citations": []}
     async with (
         working(ours, db, queue, {"research": returns(answer)}),
@@ -56,6 +67,7 @@ async def test_what_is_applied_is_executed_and_shown(
     assert api.conditions("why") == {"Succeeded": "True", "Ready": "True"}
     assert all(one["observedGeneration"] == 1 for one in status["conditions"])
     assert len(api.written) <= 3
+    assert metric("researchcopilot_runs_submitted_total", queue="runs") == accepted + 1
     stored = api.find(RUNS, "why")
     assert stored is not None
     assert not {"annotations", "finalizers"} & stored["metadata"].keys()

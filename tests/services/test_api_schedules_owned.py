@@ -13,7 +13,8 @@ from researchcopilot.core.ids import new_id
 from researchcopilot.core.schedules import Schedule
 from researchcopilot.storage import objects, owned_schedules
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.objects import HOLDS_S, Owner
+from researchcopilot.storage.objects import Owner
+from researchcopilot.storage.owned_schedules import HOLDS_S
 
 
 @pytest.fixture(scope="module")

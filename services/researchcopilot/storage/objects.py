@@ -11,20 +11,18 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from researchcopilot.core.errors import ResearchCopilotError, Unavailable
-from researchcopilot.core.models import Due, Entry, NewRun, Submission
+from researchcopilot.core.errors import ResearchCopilotError
+from researchcopilot.core.models import NewRun, Submission
 from researchcopilot.core.states import Status
 from researchcopilot.core.text import dumps
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.push import Pusher
 from researchcopilot.storage.sql import load
-from researchcopilot.storage.submit import member_fields, read_answer, run_fields
+from researchcopilot.storage.submit import accepted, member_fields, read_answer, run_fields
 
 _SQL = load("objects")
 BATCH = 500
-# So long after an operator was last seen a schedule is still its object's.
-HOLDS_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +102,7 @@ async def submit(
     answer = read_answer(submission, verdict, run_ids, created_at, run_at, None)
     if isinstance(answer, ResearchCopilotError):
         raise answer
-    if answer.created_at is None:
-        raise Unavailable("The commit came back without its times.")
-    wait_s = max(0.0, (answer.run_at[0] - answer.created_at).total_seconds())
-    pusher.push([Due(run.queue, Entry(run.workspace_id, run.run_id), wait_s)])
+    accepted(pusher, submission, answer)
     return Placed(verdict, run.run_id)
 
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from researchcopilot.core.schedules import Schedule
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.objects import HOLDS_S, Owner
+from researchcopilot.storage.objects import Owner
 from researchcopilot.storage.schedules import (
     name_taken,
     paused,
@@ -34,6 +34,8 @@ SAID = (
 )  # fmt: skip
 TIMING = ("cron", "timezone", "interval_s", "starts_at", "ends_at")
 _OURS = ("of_object", "acted_on", "asked")
+# So long after an operator was last seen a schedule is still its object's.
+HOLDS_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,7 @@ class Submitter:
         if isinstance(answer, ResearchCopilotError):
             raise answer
         if not answer.replayed:
-            for run in submission.runs:
-                if run.run_id in answer.run_ids:  # else one of its unique key waits already
-                    SUBMITTED.labels(run.queue).inc()
-            self._push(submission, answer)
+            accepted(self.pusher, submission, answer)
         return answer
 
     async def _answer(self, submission: Submission) -> Submitted | ResearchCopilotError:
@@ -106,18 +103,23 @@ class Submitter:
             row[0]: read_answer(items[row[0]], *row[1:]) for row in rows if row[1] != "cancelling"
         }
 
-    def _push(self, submission: Submission, answer: Submitted) -> None:
-        assert answer.created_at is not None
-        self.pusher.push(
-            [
-                Due(
-                    run.queue,
-                    Entry(run.workspace_id, run.run_id),
-                    max(0.0, (run_at - answer.created_at).total_seconds()),
-                )
-                for run, run_at in zip(submission.runs, answer.run_at, strict=True)
-            ]
-        )
+
+def accepted(pusher: Pusher, submission: Submission, answer: Submitted) -> None:
+    """What follows the commit that made these runs: they are counted and pushed."""
+    assert answer.created_at is not None
+    for run in submission.runs:
+        if run.run_id in answer.run_ids:  # else one of its unique key waits already
+            SUBMITTED.labels(run.queue).inc()
+    pusher.push(
+        [
+            Due(
+                run.queue,
+                Entry(run.workspace_id, run.run_id),
+                max(0.0, (run_at - answer.created_at).total_seconds()),
+            )
+            for run, run_at in zip(submission.runs, answer.run_at, strict=True)
+        ]
+    )
 
 
 def _waves(submissions: Sequence[Submission]) -> Iterator[list[tuple[int, Submission]]]:
