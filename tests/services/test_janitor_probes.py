@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from tests.support import (
     ended,
     eventually,
@@ -67,6 +68,15 @@ async def test_an_entry_that_is_gone_is_found(
     assert lost() == before + 1
     for run_id in ids:
         assert (await ended(db, run_id))["claim_no"] == 1
+
+
+async def test_a_queue_without_a_loss_stands_at_zero(
+    quick: Settings, db: Database, queue: Queue
+) -> None:
+    """A series that is born with the first losses hides them from the alert."""
+    await submit(db, queue, new_run(queue="quiet"))
+    await find_lost(db, queue, quick.recovery)
+    assert REGISTRY.get_sample_value("researchcopilot_lost_pushes_total", {"queue": "quiet"}) == 0
 
 
 async def test_of_several_the_oldest_is_the_first_to_be_taken(

@@ -18,6 +18,7 @@ PAGES = 20  # of a queue in a round: no more at once to the head, where they pas
 
 async def find_lost(db: Database, redis: Queue, settings: RecoverySettings) -> None:
     for queue in await recovery.queues(db):
+        LOST_PUSHES.labels(queue)  # from 0: a series that is born with a loss hides that one
         await redis.probe(queue, await recovery.database_time(db), KEEP_S)
         taken = await redis.last_probed(queue)
         if taken is None:
