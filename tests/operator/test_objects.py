@@ -101,6 +101,7 @@ def test_faults_are_told_with_the_names_of_the_object() -> None:
     words = told(faults, RUN_FIELDS)
     assert "spec.input.a[1] contains NUL" in words
     assert "spec.colour is not a field" in words
+    assert words.endswith("; and 1 more."), "a status has no list of the others"
     rest = told(faults[2:], RUN_FIELDS)
     assert "spec.timeoutSeconds must be from 0.1" in rest
     assert "spec.sessionId must be a UUID" in told(faults, RUN_FIELDS) + rest

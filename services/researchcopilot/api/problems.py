@@ -67,7 +67,7 @@ class ClientGone(Exception):
 def refuse(faults: Sequence[Fault]) -> Problem:
     """The problem of one or more faults. Too large alone is 413, all the rest 422."""
     code = common_code(faults)
-    return Problem(code if code in PROBLEMS else "invalid", summary(faults), faults)
+    return Problem(code if code in PROBLEMS else "invalid", summary(faults, ", see errors"), faults)
 
 
 def of_error(error: BaseException) -> Problem:

@@ -32,9 +32,10 @@ def common_code(faults: Sequence[Fault]) -> str:
     return codes.pop() if len(codes) == 1 else "invalid"
 
 
-def summary(faults: Sequence[Fault]) -> str:
-    """The first of them as one sentence, and how many there are besides."""
+def summary(faults: Sequence[Fault], others: str = "") -> str:
+    """The first of them as one sentence, and how many there are besides; `others` says where these
+    stand."""
     text = "; ".join(f"{fault.field} {fault.message}" for fault in faults[:NAMED])
     if len(faults) > NAMED:
-        text += f"; and {len(faults) - NAMED} more, see errors"
+        text += f"; and {len(faults) - NAMED} more{others}"
     return text + "."
