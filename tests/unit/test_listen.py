@@ -42,12 +42,12 @@ def test_probes_reach_it(host: str, by: tuple[str, ...]) -> None:
 
 def test_all_is_ipv4_where_there_is_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with bind("*", 0) as bound:
+    with bind("*", 0, "RC_API") as bound:
         assert bound.family is socket.AF_INET
 
 
 def test_what_cannot_be_had_is_named_with_its_setting() -> None:
-    with bind("127.0.0.1", 0) as taken:
+    with bind("127.0.0.1", 0, "RC_API") as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"RC_HEALTH_PORT={port} on 127.0.0.1 .*another"):

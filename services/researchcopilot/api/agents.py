@@ -9,7 +9,7 @@ from researchcopilot.api.render import json_response
 
 async def list_agents(call: Call) -> Response:
     """Every registered agent, by name."""
-    found = await call.services.catalogue.agents()
+    found = await call.services.door.catalogue.agents()
     return json_response({"data": [views.AGENT(agent) for agent in found.values()]})
 
 

@@ -62,7 +62,7 @@ async def serve(settings: Settings) -> int:
     stop, beat = Stop(), Beat()
     stop.listen()
     waits = {"start": "waits for the database schema"}
-    bound = bind(settings.api.host, settings.api.port)
+    bound = bind(settings.api.host, settings.api.port, "RC_API")
     health = _health(settings, stop, beat, waits)
     health.start(settings.health.host, settings.health.port)
     write_ports(settings.health.port_file, health=health.port)  # so that /readyz can say why
@@ -113,15 +113,13 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     watch_pool(db)
     await db.open()
     await queue.open()
-    catalogue = Catalogue(db)
     services = Services(
         db=db,
         submitter=Submitter(db, queue, max_waiting=settings.api.max_waiting),
         read_run=RunReader(db, max_waiting=settings.api.max_waiting),
         settings=settings.api,
         keys=Keys(db),
-        catalogue=catalogue,
-        door=Door(catalogue, settings.api.max_input_bytes),
+        door=Door(Catalogue(db), settings.api.max_input_bytes),
         watcher=Watcher(db),
         openapi=dump(openapi.document(OPERATIONS)),
     )

@@ -19,7 +19,6 @@ from researchcopilot.core.fields import Body
 from researchcopilot.core.schemas import Kind, Schema
 
 if TYPE_CHECKING:  # the rooms below know operations; this one only names them
-    from researchcopilot.agents.catalogue import Catalogue
     from researchcopilot.api.auth import Keys
     from researchcopilot.api.watch import Watcher
 from researchcopilot.core.settings import ApiSettings
@@ -83,7 +82,6 @@ class Services:
     read_run: RunReader
     settings: ApiSettings
     keys: "Keys"
-    catalogue: "Catalogue"
     door: Door
     watcher: "Watcher"
     openapi: bytes

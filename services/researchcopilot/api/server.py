@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # two may bind one port; only one of them may listen
             host, port = self._bound.getsockname()[:2]
-            raise taken(host, port, error) from error
+            raise taken(host, port, "RC_API", error) from error
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -73,7 +73,7 @@ class Health:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 log.debug("health: " + format, *args)
 
-        bound = bind(host, port, setting="RC_HEALTH")
+        bound = bind(host, port, "RC_HEALTH")
         self._server = _Server(bound, Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()

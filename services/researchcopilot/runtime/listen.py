@@ -12,8 +12,9 @@ from researchcopilot.core.errors import ConfigError
 ALL = "*"
 
 
-def bind(host: str, port: int, *, setting: str = "RC_API") -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError: `setting`_HOST or _PORT."""
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A bound socket that does not listen yet. Raises ConfigError: `setting`_HOST or _PORT, where
+    `setting` is how both begin (RC_API)."""
     if host == ALL:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     try:
@@ -33,11 +34,11 @@ def bind(host: str, port: int, *, setting: str = "RC_API") -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise taken(host, port, error, setting=setting) from error
+        raise taken(host, port, setting, error) from error
     return bound
 
 
-def taken(host: str, port: int, error: OSError, *, setting: str = "RC_API") -> ConfigError:
+def taken(host: str, port: int, setting: str, error: OSError) -> ConfigError:
     return ConfigError(
         f"{setting}_PORT={port} on {host} cannot be used ({os.strerror(error.errno or 0)}). "
         "Give another port, or 0 for a free one."
