@@ -19,13 +19,13 @@ from researchcopilot.core.schedules import MISFIRES, OVERLAPS, SYSTEM, Schedule
 from researchcopilot.core.schemas import Choice, Json, Moment, Number, Pairs, Text, Whole
 from researchcopilot.storage.schedules import name_taken
 
-YEAR_S = 366 * 86_400
+LEAP_YEAR_S = 366 * 86_400
 TEN_YEARS = timedelta(days=3653)
 
 TIMES = (
     Field("cron", Text(1, cron.MAX_LINE), "five fields or @daily, in `timezone`; or interval_s"),
     Field("timezone", Text(1, 64), "the IANA zone of cron", default="UTC"),
-    Field("interval_s", Number(1, YEAR_S), "instead of cron: so many real seconds"),
+    Field("interval_s", Number(1, LEAP_YEAR_S), "instead of cron: so many real seconds"),
     Field("starts_at", Moment(), "no tick before it; an interval's first tick"),
     Field("ends_at", Moment(), "no tick after it"),
 )
@@ -51,7 +51,7 @@ FIELDS = (
     Field("metadata", Pairs(13, 64, 512), "kept with its runs and given to the agent"),
     Field("max_attempts", Whole(1, 100), "a failing run is tried so often; the agent's own"),
     Field("timeout_s", Number(0.1, 604_800), "one attempt may take so many seconds"),
-    Field("deadline_s", Number(1, YEAR_S), "a run fails so long after it is due; a day"),
+    Field("deadline_s", Number(1, LEAP_YEAR_S), "a run fails so long after it is due; a day"),
 )
 NEW_SCHEDULE = Body("NewSchedule", FIELDS)
 

@@ -33,12 +33,6 @@ class Agent:
                          o.retry.max_attempts)  # fmt: skip
 
 
-def load_agent(name: str) -> Agent | None:
-    """One installed agent, without importing the others. Raises ConfigError."""
-    points = [point for point in entry_points(group=GROUP) if point.name == name]
-    return make_agent(name, _load(points[0])) if points else None
-
-
 def load_agents() -> Mapping[str, Agent]:
     """Every agent that is installed, by name. Raises ConfigError for one that cannot be used."""
     agents: dict[str, Agent] = {}

@@ -1,5 +1,6 @@
-"""What a body says of a schedule, checked and made into one. Pure, but for asking what workers have
-registered: the same checks hold for a new schedule and for one that is changed.
+"""Changes of a schedule as a PATCH says them, and the ticks to come of one that is only tried out.
+
+Pure, but for asking what workers have registered. Held to the checks of a new schedule.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 `text` and `jsonb` refuse NUL and lone surrogates. They reach us in inputs, in results and in
 error messages; a final write that fails on them would leave a run running for ever, so results
-and errors are cleaned here, and inputs are refused at the door (`problem_in`).
+and errors are cleaned here, and inputs are refused at the door (`forbidden_in`).
 """
 
 import json

@@ -8,7 +8,7 @@ statements are kept, no session state is used.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -193,7 +193,3 @@ class Database:
         async with self.connection() as connection:
             cursor = await connection.execute(query, params)
             return cursor.rowcount
-
-    async def execute_many(self, query: bytes, params: Sequence[Params]) -> None:
-        async with self.transaction() as connection, connection.cursor() as cursor:
-            await cursor.executemany(query, params)
