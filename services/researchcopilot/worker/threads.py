@@ -46,7 +46,13 @@ def run_in_thread(fn: Callable[[], Any], name: str) -> tuple[asyncio.Future[Any]
         thread.start()
     except RuntimeError as error:
         # Of this run, which is tried again: its worker would be called dead for it.
-        settle(None, AgentCrashed(f"No thread can be started for this run: {error}."))
+        settle(
+            None,
+            AgentCrashed(
+                f"No thread can be started for this run: {error}. Give the worker fewer slots, or "
+                "more memory and processes (pids.max, ulimit -u)."
+            ),
+        )
     return future, thread
 
 

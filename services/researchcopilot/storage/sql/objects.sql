@@ -6,10 +6,10 @@ FROM submit_object_1(%(object)s::jsonb, %(quota)s::int, %(members)s::jsonb, %(ru
 -- The newest run of each of these objects, as it stands. The worker is that of its newest claim: a
 -- run that has ended names none any more. Of an answer the beginning, of an error all but its
 -- trace: both can be large.
-SELECT DISTINCT ON (x.uid) x.uid, x.generation, o.generation AS acted_on, x.asked, x.run_id, r.status, r.session_id,
-       r.attempts, r.created_at, r.started_at, r.finished_at, r.parked,
-       r.cancel_requested_at IS NOT NULL AS cancelling, coalesce(w.pod, w.host) AS worker, r.error ->> 'type' AS error_type,
-       left(r.error ->> 'message', 2000) AS error_message,
+SELECT DISTINCT ON (x.uid) x.uid, x.generation, o.generation AS acted_on, x.asked, x.run_id,
+       r.status, r.session_id, r.attempts, r.created_at, r.started_at, r.finished_at, r.parked,
+       r.cancel_requested_at IS NOT NULL AS cancelling, coalesce(w.pod, w.host) AS worker,
+       r.error ->> 'type' AS error_type, left(r.error ->> 'message', 2000) AS error_message,
        CASE WHEN r.status = 'succeeded' THEN
            left(coalesce(r.result ->> 'answer', r.result #>> '{}'), %(excerpt)s::int) END AS answer
 FROM object_runs x JOIN objects o USING (uid)
@@ -26,7 +26,8 @@ VALUES (%(uid)s::uuid, %(kind)s, %(cluster)s, %(namespace)s, %(name)s, %(workspa
 ON CONFLICT DO NOTHING
 
 -- name: lock
-SELECT workspace_id, generation, asked, gone_at FROM objects WHERE uid = %(uid)s::uuid FOR NO KEY UPDATE
+SELECT workspace_id, generation, asked, gone_at FROM objects
+WHERE uid = %(uid)s::uuid FOR NO KEY UPDATE
 
 -- name: asked
 UPDATE objects SET generation = greatest(generation, %(generation)s), asked = %(asked)s
