@@ -22,6 +22,7 @@ from researchcopilot.storage.migrate import migrations
 
 CHARTS = Path(__file__).parent
 CHART = CHARTS / "researchcopilot"
+VALUES_SCHEMA = CHART / "values.schema.json"
 K8S = CHARTS.parent / "k8s/plain"
 # What the chart sets itself, from values of their own.
 OURS = {
@@ -158,16 +159,20 @@ def plain() -> str:
     return head + yaml.safe_dump_all(objects, sort_keys=False, width=100)
 
 
+def values_source() -> Any:
+    return yaml.safe_load((CHARTS / "schema.yaml").read_text())
+
+
 def schema_text(source: Mapping[str, Any]) -> str:
     return json.dumps(schema(source), indent=1, ensure_ascii=False) + "\n"
 
 
 def outputs() -> dict[Path, str]:
-    source = yaml.safe_load((CHARTS / "schema.yaml").read_text())
+    source = values_source()
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     page = CHART / "README.md"
     return {
-        CHART / "values.schema.json": schema_text(source),
+        VALUES_SCHEMA: schema_text(source),
         page: readme(page.read_text(), table(source, defaults)),
         CHART / "files/schema": schema_mark() + "\n",
         K8S / "manifests.yaml": plain(),
@@ -175,21 +180,26 @@ def outputs() -> dict[Path, str]:
     }
 
 
+def stale() -> dict[Path, str]:
+    return {p: text for p, text in outputs().items() if not p.exists() or p.read_text() != text}
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+    print(f"wrote {path.relative_to(CHARTS.parent)}")
+
+
 def main(argv: list[str]) -> int:
     if "--check" in argv:
-        stale = [p for p, text in outputs().items() if not p.exists() or p.read_text() != text]
-        for path in stale:
+        found = stale()
+        for path in found:
             print(f"{path.relative_to(CHARTS.parent)} is stale: run `make chart`", file=sys.stderr)
-        return 1 if stale else 0
+        return 1 if found else 0
     # The chart is rendered with its schema, so that comes first.
-    source = yaml.safe_load((CHARTS / "schema.yaml").read_text())
-    (CHART / "values.schema.json").write_text(schema_text(source))
-    stale = [p for p, text in outputs().items() if not p.exists() or p.read_text() != text]
-    while stale:  # what is made first may be part of what is made later
-        for path in stale:
-            path.write_text(outputs()[path])
-            print(f"wrote {path.relative_to(CHARTS.parent)}")
-        stale = [p for p, text in outputs().items() if p.read_text() != text]
+    write(VALUES_SCHEMA, schema_text(values_source()))
+    while found := stale():  # what is made first may be part of what is made later
+        for path, text in found.items():
+            write(path, text)
     return 0
 
 
