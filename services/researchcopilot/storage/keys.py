@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from researchcopilot.core.errors import BadInput
+from researchcopilot.core.variables import plain_name
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.sql import load
 
 _SQL = load("keys")
 _KEY = re.compile(r"rc_[A-Za-z0-9_-]{43}")
-_WORKSPACE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _HINT = 9
 
 
@@ -76,11 +76,12 @@ async def revoke(db: Database, which: str) -> list[KeyInfo]:
 
 async def workspace_id_of(db: Database, name: str) -> int:
     """The workspace of that name, made if there is none. Safe at once from many sides."""
-    if not _WORKSPACE.fullmatch(name):
+    try:
+        plain_name(name)
+    except ValueError as error:
         raise BadInput(
-            f"{name!r} cannot be a workspace: take 1 to 63 of a-z, 0-9 and -, and no - first.",
-            field="workspace",
-        )
+            f"{name!r} cannot be a workspace: take {error}.", field="workspace"
+        ) from error
     row = await db.one(_SQL["find_workspace"], {"name": name})
     if row is None:
         await db.execute(_SQL["add_workspace"], {"name": name})

@@ -13,8 +13,9 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from researchcopilot.core.errors import LoginRefused, Unavailable
 
 # Redis' words for "not now"; whatever else it says counts as other, since texts are without end.
-WORDS = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"} | {
-    "BUSY", "NOPERM", "NOAUTH", "WRONGPASS"
+WORDS = {
+    "OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY",
+    "NOPERM", "NOAUTH", "WRONGPASS",
 }  # fmt: skip
 REFUSALS = Counter(
     "researchcopilot_redis_refusals_total", "Commands that Redis answered and refused", ["why"]
