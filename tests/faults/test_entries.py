@@ -98,7 +98,7 @@ async def test_05_whatever_is_missing_of_row_list_and_lease_each_run_ends_once(
 ) -> None:
     """asynq#1144: a recoverer that scans one of the two never sees what is missing in the other.
 
-    Guard: a duty for each pair. Red without janitor/leases.py: `await self._take_back()`
+    Guard: a duty for each pair. Red without storage/taking_back.py: `moved = await moves.reclaim(…`
     """
     dead = await long_dead(db)
     taken, running, both, lost = runs = [new_run() for _ in range(4)]
