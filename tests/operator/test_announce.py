@@ -143,15 +143,20 @@ async def test_the_same_news_is_posted_once_by_two_operators(served: Served) -> 
 async def test_an_event_that_cannot_be_posted_is_counted_and_blocks_nothing(
     settings: Settings, db: Database, queue: Queue, served: Served
 ) -> None:
-    before = failures()
+    """Each of them, also after one that was refused."""
+    served.cluster.refuse_kind[EVENTS] = KubernetesError(status=403, message="no")
     async with operating(with_operator(settings), db, queue, served):
         for name in ("a", "b"):
+            before = failures()
             _, worker = await in_cluster(served.cluster, db, queue, name)
-            served.cluster.refuse_kind[EVENTS] = KubernetesError(status=403, message="no")
             await served.cluster.remove(PODS, name)
             await eventually(partial(queued_again, db, worker))
-            await eventually(lambda: failures() > before)
+            await eventually(partial(failed_since, before))
     assert posted(served) == []
+
+
+def failed_since(before: float) -> bool:
+    return failures() > before
 
 
 async def test_a_flood_of_owners_is_cut_off(
