@@ -1,8 +1,10 @@
-"""A figure: a name, what was seen in each round, and its median."""
+"""A figure: a name, what was seen in each round, and its median; and how some are seen."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -34,6 +36,12 @@ class Measured:
 
 def figure(name: str, unit: str, values: Sequence[float], note: str = "") -> Measured:
     return Measured(Figure(name, unit, tuple(values), note))
+
+
+def resident_mb(pid: int) -> float:
+    """What a process has of memory now."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) / 1024
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import redis
 
 from bench.accept import both_apis, load
-from bench.measure import Measured, figure
+from bench.measure import Measured, figure, resident_mb
 from bench.work import fill, fill_rows, opened
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import Entry
@@ -60,10 +60,9 @@ def _idle(stack: Stack) -> float:
     worker.launch()
     worker.wait_ready()
     time.sleep(3)
-    with open(f"/proc/{worker.pid}/status") as status:
-        [line] = [line for line in status if line.startswith("VmRSS")]
+    resident = resident_mb(worker.pid)
     worker.stop()
-    return int(line.split()[1]) / 1024
+    return resident
 
 
 async def _fill(stack: Stack, queued: int) -> dict[str, float]:
@@ -95,7 +94,7 @@ def _used(stack: Stack) -> float:
 
 
 async def _drain(stack: Stack) -> float:
-    """Runs a second, from the first claim to the end of the first 20,000."""
+    """Runs a second, from the first claim to the end of the first so many."""
     async with opened(stack.settings) as (db, queue):
         await fill(db, queue, DRAINED)
         stack.add("drainer", "worker").launch()
@@ -111,6 +110,7 @@ async def _first(db: Database) -> Sequence[float]:
     [row] = await db.rows(
         b"SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at))::float8 FROM ("
         b" SELECT finished_at, started_at FROM runs WHERE finished_at IS NOT NULL"
-        b" ORDER BY finished_at LIMIT 20000) r"
+        b" ORDER BY finished_at LIMIT %(n)s) r",
+        {"n": DRAINED},
     )
     return row

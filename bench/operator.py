@@ -6,15 +6,13 @@ tests, over real HTTP. Told and queued are by the clock of this machine. Leases 
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from bench.measure import Measured, figure, percentile
+from bench.measure import Measured, figure, percentile, resident_mb
 from bench.work import opened
 from researchcopilot.dev.parts import Part
 from researchcopilot.dev.stack import Plan, Stack
@@ -62,7 +60,7 @@ async def _measure() -> list[Measured]:
             figure(
                 "memory of the operator",
                 "MB",
-                [_resident(scene.part)],
+                [resident_mb(scene.part.pid)],
                 f"beside {OTHER_PODS} other Pods",
             )
         )
@@ -143,8 +141,3 @@ def _figures(name: str, late: list[float]) -> list[Measured]:
         figure(f"{name}, p50", "ms", [percentile(late, 0.5)], f"{len(late)} deaths"),
         figure(f"{name}, p99", "ms", [percentile(late, 0.99)]),
     ]
-
-
-def _resident(part: Part) -> float:
-    text = Path(f"/proc/{part.pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) / 1024

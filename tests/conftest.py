@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +59,16 @@ class Servers:
     @property
     def trouble(self) -> bool:
         return not (self.postgres.alive and self.valkey.alive)
+
+    @contextmanager
+    def database(self, name: str) -> Iterator[str]:
+        """A database with the schema and nothing else, until the end of the block; its URL."""
+        made, template = sql.Identifier(name), sql.Identifier(TEMPLATE)
+        self.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(made, template))
+        try:
+            yield self.postgres.url(name)
+        finally:
+            self.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(made))
 
 
 def server_folder() -> Path:
@@ -109,14 +120,9 @@ def make_template(postgres: Postgres, admin: psycopg.Connection[tuple[object, ..
 
 @pytest.fixture
 def database_url(servers: Servers) -> Iterator[str]:
-    """A database of this test's own, with the schema and nothing else."""
-    name = sql.Identifier(f"test_{next(_numbers)}")
-    template = sql.Identifier(TEMPLATE)
-    servers.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
-    try:
-        yield servers.postgres.url(name.as_string().strip('"'))
-    finally:
-        servers.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    """A database of this test's own."""
+    with servers.database(f"test_{next(_numbers)}") as url:
+        yield url
 
 
 @pytest.fixture

@@ -131,14 +131,14 @@ async def ledger(db: Database, run_id: str) -> list[tuple[int, str | None, bool]
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def waits_in(db: Database, call: str) -> bool:
-    """Does a statement that contains this wait for a lock?"""
-    found = await db.rows(
-        b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+async def waits_in(db: Database, call: str) -> int:
+    """How many statements that contain this wait for a lock."""
+    [(number,)] = await db.rows(
+        b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         b" AND wait_event_type = 'Lock' AND query LIKE '%%' || %(call)s || '%%'",
         {"call": call},
     )
-    return bool(found)
+    return int(number)
 
 
 # Redis as a person at its prompt sees it

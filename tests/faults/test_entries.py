@@ -52,6 +52,12 @@ async def janitor(settings: Settings, db: Database, queue: Queue, anyio_backend:
     return round_
 
 
+async def all_ended(db: Database, janitor: Round) -> bool:
+    """After one more round."""
+    await janitor()
+    return await db.rows(b"SELECT 1 FROM runs WHERE finished_at IS NULL") == []
+
+
 async def long_dead(db: Database) -> str:
     """A worker that was killed a minute ago."""
     worker_id = new_id()
@@ -92,7 +98,7 @@ async def test_05_whatever_is_missing_of_row_list_and_lease_each_run_ends_once(
 ) -> None:
     """asynq#1144: a recoverer that scans one of the two never sees what is missing in the other.
 
-    Guard: a duty for each pair. Red without janitor/leases.py: `await self._take_back()`
+    Guard: a duty for each pair. Red without storage/taking_back.py: `moved = await moves.reclaim(…`
     """
     dead = await long_dead(db)
     taken, running, both, lost = runs = [new_run() for _ in range(4)]
@@ -104,13 +110,8 @@ async def test_05_whatever_is_missing_of_row_list_and_lease_each_run_ends_once(
         client.rpush("queue:runs", f"1.{new_id()}")  # an entry that has no row
     await claim(db, [running.run_id, both.run_id], worker_id=dead, lease_s=0.0)
 
-    async def all_ended() -> bool:
-        await janitor()
-        [(left,)] = await db.rows(b"SELECT count(*) FROM runs WHERE finished_at IS NULL")
-        return not left
-
     async with working(settings, db, queue, {"echo": echo}):
-        await eventually(all_ended)
+        await eventually(lambda: all_ended(db, janitor))
         await eventually(lambda: empty(queue))
     once, again = [(1, "succeeded", True)], [(1, "lost", False), (2, "succeeded", True)]
     for run, expected in ((taken, once), (lost, once), (running, again), (both, again)):
@@ -137,12 +138,7 @@ async def test_10_keys_that_redis_throws_away_cost_no_run_and_the_policy_is_told
         ids = await submit(db, queue, *(new_run() for _ in range(3)))
         client.delete("queue:runs")  # what the policy does; the epoch happens to stay
 
-    async def all_ended() -> bool:
-        await janitor()
-        [(left,)] = await db.rows(b"SELECT count(*) FROM runs WHERE finished_at IS NULL")
-        return not left
-
     async with working(settings, db, queue, {"echo": echo}):
-        await eventually(all_ended)
+        await eventually(lambda: all_ended(db, janitor))
     for run_id in ids:
         assert await ledger(db, run_id) == [(1, "succeeded", True)]

@@ -58,8 +58,8 @@ async def test_07_a_run_that_is_renewed_while_it_is_being_taken_back_stays(
 ) -> None:
     """hexpm#1825, river#682: a rescuer that goes by what it saw once re-runs healthy jobs.
 
-    Guard: the lease is looked at again behind the locks. Red without reclaim_2.sql's second
-    `r.lease_until < t`.
+    Guard: the lease is looked at again behind the locks. Red without reclaim_2.sql: `WHEN p_workers
+    IS NULL THEN r.lease_until < t`
     """
     worker_id, run = new_id(), new_run()
     await submit(db, queue, run)

@@ -1,5 +1,6 @@
-"""An API server for each test that wants one: `served`, or with objects of ours `cluster`. At the
-end of each what was asked of it is held against the rights that the chart gives."""
+"""An API server for each test that wants one: `served`, or with objects of ours `cluster`, which
+`scene` puts an operator and a worker to. At the end of each what was asked of it is held against
+the rights that the chart gives."""
 
 from collections.abc import AsyncIterator
 
@@ -7,6 +8,7 @@ import pytest
 from tests.operator import rights
 from tests.operator.cluster import Served, serving
 from tests.operator.customs import Customs, customs
+from tests.operator.scene import Scene
 from tests.operator.stage import with_operator
 
 from researchcopilot.core.settings import Settings
@@ -44,6 +46,16 @@ def ours(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(ResearchRuns, "beat_s", 0.05)
     monkeypatch.setattr(RunSchedules, "beat_s", 0.05)
     return with_operator(settings, custom_resources=True, resync_s=3600.0)
+
+
+@pytest.fixture
+def api(cluster: tuple[Served, Customs]) -> Customs:
+    return cluster[1]
+
+
+@pytest.fixture
+def scene(ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]) -> Scene:
+    return Scene(ours, db, queue, cluster[0])
 
 
 @pytest.fixture

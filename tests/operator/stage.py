@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.operator.cluster import NAMESPACE, PODS, Cluster, Json, Served
-from tests.support import claim, eventually, new_run, submit
+from tests.support import claim, eventually, new_run, prompt, submit
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import WorkerInfo
@@ -224,6 +224,12 @@ async def all_queued(db: Database, run_ids: list[str]) -> bool:
 
 async def queued_again(db: Database, found: InPod) -> bool:
     return await all_queued(db, found.run_ids)
+
+
+def listed(settings: Settings) -> list[str]:
+    """The runs that wait in their list, head first."""
+    with prompt(settings) as client:
+        return [text.partition(".")[2] for text in client.lrange("queue:runs", 0, -1)]
 
 
 async def missed_a_renewal(db: Database, worker_id: str) -> None:

@@ -1,5 +1,7 @@
 """Scale-in that spares the busy: what is written on Pods, when, and what is left alone."""
 
+from functools import partial
+
 import pytest
 from kmock import KubernetesError
 from tests.operator.cluster import PODS, Json, Served
@@ -7,7 +9,10 @@ from tests.operator.stage import (
     a_pod,
     in_cluster,
     merged,
+    missed_a_renewal,
     operating,
+    queued_again,
+    renews,
     with_operator,
     worker_in,
 )
@@ -64,10 +69,16 @@ async def test_a_busy_worker_costs_more_the_longer_its_run_goes_on_and_an_idle_o
 async def test_nothing_is_written_unless_it_is_asked_for(
     settings: Settings, db: Database, queue: Queue, served: Served
 ) -> None:
-    eager = with_operator(settings, deletion_cost=False, deletion_cost_s=0.05)
+    """A busy Pod would have its cost many times over: between the two who are missed lies a whole
+    round of the comparison, each half a second; costs would be written each twentieth of one."""
+    eager = with_operator(settings, 1.5, deletion_cost=False, deletion_cost_s=0.05)
     async with operating(eager, db, queue, served):
-        await in_cluster(served.cluster, db, queue)
-        await served.cluster.remove(PODS, "a")
+        _, busy = await in_cluster(served.cluster, db, queue)
+        await renews(db, busy.worker_id)
+        for name in ("gone", "gone-too"):
+            silent = await worker_in(db, queue, a_pod(name))
+            await missed_a_renewal(db, silent.worker_id)
+            await eventually(partial(queued_again, db, silent))
     assert writes(served) == []
 
 

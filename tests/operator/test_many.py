@@ -7,11 +7,12 @@ from tests.operator.cluster import PODS, Served
 from tests.operator.stage import (
     a_pod,
     all_queued,
+    listed,
     many_workers,
     operating,
     with_operator,
 )
-from tests.support import eventually, prompt
+from tests.support import eventually
 
 from researchcopilot.core.settings import Settings
 from researchcopilot.storage import moves
@@ -42,11 +43,6 @@ async def test_five_hundred_deaths_at_once_are_a_few_calls(
         for pod in pods:
             await served.cluster.remove(PODS, pod["metadata"]["name"])
         await eventually(partial(all_queued, db, everything), within=30)
-        await eventually(lambda: len(in_list(settings)) >= len(everything))
+        await eventually(lambda: len(listed(settings)) >= len(everything))
     assert calls < 100
-    assert sorted(in_list(settings)) == sorted(everything)
-
-
-def in_list(settings: Settings) -> list[str]:
-    with prompt(settings) as client:
-        return [text.partition(".")[2] for text in client.lrange("queue:runs", 0, -1)]
+    assert sorted(listed(settings)) == sorted(everything)

@@ -2,6 +2,7 @@
 them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,27 +23,35 @@ from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
+Operator = Callable[..., Awaitable[Part]]
 EACH = 20
+HOURLY = {"input": 1, "agent": "echo", "intervalSeconds": 3600}
+
+
+@pytest.fixture
+def operator(parts: Parts, cluster: tuple[Served, Customs], tmp_path: Path) -> Operator:
+    """Starts one more, which finds the API server by its kubeconfig."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(cluster[0].kubeconfig())
+
+    async def start(**environment: str) -> Part:
+        environment = {"KUBECONFIG": str(config), **environment}
+        return await asyncio.to_thread(parts, "operator", **environment)
+
+    return start
 
 
 async def test_killed_in_the_middle_it_makes_each_run_once(
+    operator: Operator,
     settings: Settings,
     db: Database,
     queue: Queue,
-    cluster: tuple[Served, Customs],
+    api: Customs,
     parts: Parts,
-    tmp_path: Path,
 ) -> None:
     """Two processes, one of which dies in the middle of twenty new objects; then the other; a third
     finds what went while nobody looked. Every object ends with one run, and nothing else has
     any."""
-    served, api = cluster
-    config = tmp_path / "kubeconfig"
-    config.write_text(served.kubeconfig())
-
-    async def operator() -> Part:
-        return await asyncio.to_thread(parts, "operator", KUBECONFIG=str(config))
-
     names = [f"run-{number}" for number in range(2 * EACH)]
     async with working(settings, db, queue, {"echo": echo}):
         first, second = await asyncio.gather(operator(), operator())
@@ -51,9 +60,7 @@ async def test_killed_in_the_middle_it_makes_each_run_once(
             if number == EACH:
                 await eventually(lambda: len(api.written) > EACH // 2)
                 first.kill()
-        await api.kubectl_apply(
-            SCHEDULES, "hourly", {"input": 1, "agent": "echo", "intervalSeconds": 3600}
-        )
+        await api.kubectl_apply(SCHEDULES, "hourly", HOURLY)
         await eventually(lambda: "scheduleId" in api.status("hourly", SCHEDULES), 20)
         second.kill()
         await api.kubectl_delete(SCHEDULES, "hourly")
@@ -69,30 +76,25 @@ async def test_killed_in_the_middle_it_makes_each_run_once(
 
 
 async def test_what_it_tells_is_the_truth(
+    operator: Operator,
     settings: Settings,
     db: Database,
     queue: Queue,
-    cluster: tuple[Served, Customs],
+    api: Customs,
     parts: Parts,
-    tmp_path: Path,
 ) -> None:
     """Every gauge that the operator exposes, as those of the other parts."""
-    served, api = cluster
-    config = tmp_path / "kubeconfig"
-    config.write_text(served.kubeconfig())
-    environment = {"KUBECONFIG": str(config), "RC_DATABASE_POOL": str(truths.CONNECTIONS)}
     async with working(settings, db, queue, {"echo": echo}):  # so that somebody has the agent
-        operator = await asyncio.to_thread(parts, "operator", **environment)
+        part = await operator(RC_DATABASE_POOL=str(truths.CONNECTIONS))
         for number in range(3):
             await api.kubectl_apply(RUNS, f"run-{number}", {"input": number, "agent": "echo"})
-        hourly = {"input": 1, "agent": "echo", "intervalSeconds": 3600}
-        await api.kubectl_apply(SCHEDULES, "hourly", hourly)
+        await api.kubectl_apply(SCHEDULES, "hourly", HOURLY)
         await eventually(partial(has_succeeded, api, "run-2"), 20)
     with (
         psycopg.connect(parts.environment["RC_DATABASE_URL"], autocommit=True) as rows,
         redis.Redis.from_url(parts.environment["RC_REDIS_URL"], decode_responses=True) as client,
     ):
-        world = truths.World(rows, client, [operator])
+        world = truths.World(rows, client, [part])
         found: list[str] = []
 
         def all_true() -> bool:

@@ -13,6 +13,7 @@ from tests.operator.stage import (
     a_pod,
     container,
     in_cluster,
+    listed,
     merged,
     missed_a_renewal,
     operating,
@@ -33,11 +34,6 @@ from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.renewal import Renewer
 
 pytestmark = pytest.mark.anyio
-
-
-def listed(settings: Settings) -> list[str]:
-    with prompt(settings) as client:
-        return [text.partition(".")[2] for text in client.lrange("queue:runs", 0, -1)]
 
 
 async def test_each_death_gives_the_runs_back_with_its_reason(

@@ -5,23 +5,22 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.operator.cluster import Served
 from tests.operator.customs import RUNS, Customs
-from tests.operator.stage import operating, with_operator
+from tests.operator.scene import Scene
+from tests.operator.stage import statuses
 from tests.support import (
     Gate,
     echo,
+    ended,
     eventually,
     metric,
     returns,
     row,
     running,
     submit_one,
-    working,
 )
 
 from researchcopilot.agents.contract import Context
-from researchcopilot.core.settings import Settings
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
@@ -46,16 +45,12 @@ async def runs(db: Database) -> list[tuple[str, str]]:
 
 
 async def test_what_is_applied_is_executed_and_shown(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """The whole way, and few writes: one a phase. It counts as accepted, as over HTTP."""
-    served, api = cluster
     accepted = metric("researchcopilot_runs_submitted_total", queue="runs")
     answer = {"answer": "Because.\n\x1b[31mIt\u202e is.", "citations": []}
-    async with (
-        working(ours, db, queue, {"research": returns(answer)}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work(research=returns(answer)):
         made = await api.kubectl_apply(RUNS, "why", {"input": "why?", "metadata": {"a": "b"}})
         status = await phase(api, "why", "Succeeded")
     run = await row(db, status["runId"])
@@ -73,15 +68,12 @@ async def test_what_is_applied_is_executed_and_shown(
     assert not {"annotations", "finalizers"} & stored["metadata"].keys()
 
 
-async def test_applying_twice_is_applying_once(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
-) -> None:
+async def test_applying_twice_is_applying_once(scene: Scene, api: Customs, db: Database) -> None:
     """The same again, events that come twice and late: one run."""
-    served, api = cluster
-    async with operating(ours, db, queue, served):
+    async with scene.operating():
         first = await api.kubectl_apply(RUNS, "a", {"input": "why?", "agent": "echo"})
         await phase(api, "a", "Pending")  # no worker has registered yet
-        async with working(ours, db, queue, {"echo": echo}):
+        async with scene.working():
             await phase(api, "a", "Succeeded")
             await api.kubectl_apply(RUNS, "a", {"input": "why?", "agent": "echo"})
             for _ in range(3):
@@ -93,16 +85,12 @@ async def test_applying_twice_is_applying_once(
 
 
 async def test_a_change_of_what_is_asked_is_a_new_run(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """The run before is cancelled, the new one is the next turn; its status starts anew. A change
     of how the object is kept asks for nothing."""
-    served, api = cluster
     gate = Gate()
-    async with (
-        working(ours, db, queue, {"echo": echo, "gate": gate}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work(echo=echo, gate=gate):
         await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
         before = await phase(api, "a", "Running")
         await api.kubectl_apply(RUNS, "a", {"input": 2, "agent": "echo"})
@@ -118,34 +106,22 @@ async def test_a_change_of_what_is_asked_is_a_new_run(
     assert [status for _, status in await runs(db)] == ["cancelled", "succeeded"]
 
 
-async def test_deleting_it_cancels_its_run(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
-) -> None:
-    served, api = cluster
+async def test_deleting_it_cancels_its_run(scene: Scene, api: Customs, db: Database) -> None:
     gate = Gate()
-    async with (
-        working(ours, db, queue, {"gate": gate}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work(gate=gate):
         await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
         found = await phase(api, "a", "Running")
         await api.kubectl_delete(RUNS, "a")
-        await eventually(lambda: has_ended(db, found["runId"]))
-    assert (await row(db, found["runId"]))["status"] == "cancelled"
-
-
-async def has_ended(db: Database, run_id: str) -> bool:
-    return (await row(db, run_id))["status"] not in ("queued", "running")
+        assert (await ended(db, found["runId"]))["status"] == "cancelled"
 
 
 async def test_what_was_deleted_while_the_operator_was_down_is_cancelled_at_its_start(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database, queue: Queue
 ) -> None:
     """And nothing else is: neither a run of the api, nor one whose object is there."""
-    served, api = cluster
     gate = Gate()
-    async with working(ours, db, queue, {"gate": gate}):
-        async with operating(ours, db, queue, served):
+    async with scene.working(gate=gate):
+        async with scene.operating():
             for name in ("a", "b"):
                 await api.kubectl_apply(RUNS, name, {"input": 1, "agent": "gate"})
             gone, kept = [(await phase(api, name, "Running"))["runId"] for name in ("a", "b")]
@@ -153,22 +129,18 @@ async def test_what_was_deleted_while_the_operator_was_down_is_cancelled_at_its_
         await running(db, of_the_api)
         await api.kubectl_delete(RUNS, "a")
         assert (await row(db, gone))["cancel_requested_at"] is None
-        async with operating(ours, db, queue, served):
-            await eventually(lambda: has_ended(db, gone))
-            assert not await has_ended(db, kept) and not await has_ended(db, of_the_api)
+        async with scene.operating():
+            assert (await ended(db, gone))["status"] == "cancelled"
+            assert await statuses(db, [kept, of_the_api]) == ["running", "running"]
             gate.open.set()
             await phase(api, "b", "Succeeded")
 
 
 async def test_it_is_deleted_when_its_time_after_its_end_is_over(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """Its end was shown before; the run stays. One without a time stays."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         await api.kubectl_apply(RUNS, "stays", {"input": 1, "agent": "echo"})
         spec = {"input": 1, "agent": "echo", "ttlSecondsAfterFinished": 1}
         await api.kubectl_apply(RUNS, "goes", spec)
@@ -192,10 +164,9 @@ async def failing(ctx: Context, given: Any) -> Any:
 
 
 async def test_what_fails_or_is_refused_says_why(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database, queue: Queue
 ) -> None:
     """Refused by the api's own words, with the names of the object; and stalled for who waits."""
-    served, api = cluster
     cases = {
         "unknown-agent": ({"agent": "nobody"}, "UnknownAgent", "spec.agent names the agent 'nob"),
         "unknown-queue": ({"queue": "none"}, "UnknownQueue", "spec.queue names the queue 'none'"),
@@ -205,10 +176,7 @@ async def test_what_fails_or_is_refused_says_why(
         "blank": ({"input": " "}, "Empty", "spec.input must not be empty"),
         "fails": ({"maxAttempts": 1}, "Failed", "ValueError: no such customer 17"),
     }
-    async with (
-        working(ours, db, queue, {"failing": failing}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work(failing=failing):
         for name, (spec, _, _) in cases.items():
             await api.kubectl_apply(RUNS, name, {"input": "why?", "agent": "failing", **spec})
         for name, (_, reason, words) in cases.items():
@@ -224,18 +192,12 @@ def nested(levels: int) -> Any:
     return [nested(levels - 1)] if levels else "why?"
 
 
-async def test_a_namespace_has_no_more_than_its_quota(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
-) -> None:
+async def test_a_namespace_has_no_more_than_its_quota(scene: Scene, api: Customs) -> None:
     """However many come at once; who is refused is told, and what has ended does not count."""
-    served, api = cluster
-    few = with_operator(ours, custom_resources=True, runs_per_namespace=2)
+    few = scene.but(runs_per_namespace=2)
     gate = Gate()
     names = [f"run-{number}" for number in range(5)]
-    async with (
-        working(few, db, queue, {"gate": gate}),
-        operating(few, db, queue, served),
-    ):
+    async with few.at_work(gate=gate):
         for name in names:
             await api.kubectl_apply(RUNS, name, {"input": 1, "agent": "gate"})
         found = [await phase(api, name, "Running", "Failed") for name in names]

@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 from kmock import KubernetesError
-from tests.operator.cluster import Served
 from tests.operator.customs import RUNS, Customs, running_beside
-from tests.operator.stage import operating, with_operator
-from tests.operator.test_research_runs import has_ended, phase, runs
-from tests.support import Gate, echo, eventually, row, working
+from tests.operator.scene import Scene
+from tests.operator.test_research_runs import phase, runs
+from tests.support import Gate, echo, ended, eventually
 
 from researchcopilot.core.errors import Unavailable
-from researchcopilot.core.settings import Settings
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.kube import Kube
 from researchcopilot.operator.projection import Projection
 from researchcopilot.operator.research_runs import ResearchRuns
 from researchcopilot.storage import objects
 from researchcopilot.storage.db import Database
-from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
 ECHO = {"input": 1, "agent": "echo"}
@@ -38,16 +35,14 @@ PLACES = ["before the submit", "after the submit", "before the status", "after t
 @pytest.mark.parametrize("place", PLACES)
 async def test_killed_between_any_two_writes_it_goes_on_where_it_was(
     place: str,
-    ours: Settings,
+    scene: Scene,
+    api: Customs,
     db: Database,
-    queue: Queue,
-    cluster: tuple[Served, Customs],
     context: Context,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One run, whenever it was; the next one shows its end."""
-    served, api = cluster
-    async with working(ours, db, queue, {"echo": echo}):
+    async with scene.working():
         body = await api.kubectl_apply(RUNS, "a", ECHO)
         with monkeypatch.context() as patched:
             kill_at(place, patched)
@@ -55,7 +50,7 @@ async def test_killed_between_any_two_writes_it_goes_on_where_it_was(
             dying.note("ADDED", body)
             with pytest.raises(Killed):
                 await dying._round()
-        async with operating(ours, db, queue, served):
+        async with scene.operating():
             status = await phase(api, "a", "Succeeded")
     assert await runs(db) == [(status["runId"], "succeeded")]
 
@@ -78,38 +73,28 @@ def kill_at(place: str, patched: pytest.MonkeyPatch) -> None:
 
 
 async def test_killed_between_the_mark_and_the_cancellation(
-    ours: Settings,
-    db: Database,
-    queue: Queue,
-    cluster: tuple[Served, Customs],
-    context: Context,
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """The object is gone, its row says so, and its run goes on: the next start cancels it."""
-    served, api = cluster
     gate = Gate()
-    async with working(ours, db, queue, {"gate": gate}):
-        async with operating(ours, db, queue, served):
+    async with scene.working(gate=gate):
+        async with scene.operating():
             await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
             found = await phase(api, "a", "Running")
         await api.kubectl_delete(RUNS, "a")
         await objects.gone(db, [found["sessionId"]])  # its own conversation has its uid
-        async with operating(ours, db, queue, served):
-            await eventually(lambda: has_ended(db, found["runId"]))
+        async with scene.operating():
+            assert (await ended(db, found["runId"]))["status"] == "cancelled"
 
 
 async def test_two_operators_make_one_run_and_write_the_same(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+    scene: Scene, api: Customs, db: Database, context: Context
 ) -> None:
     """By accident, at once: no run twice, and no war of statuses."""
-    served, api = cluster
-    often = with_operator(ours, custom_resources=True, resync_s=0.1)
-    other = Projection(replace(context, settings=often), ResearchRuns(context))
+    often = scene.but(resync_s=0.1)
+    other = Projection(replace(context, settings=often.settings), ResearchRuns(context))
     names = [f"run-{number}" for number in range(8)]
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(often, db, queue, served),
-        running_beside(other),
-    ):
+    async with often.at_work(), running_beside(other):
         await asyncio.gather(*(api.kubectl_apply(RUNS, name, ECHO) for name in names))
         for name in names:
             await phase(api, name, "Succeeded")
@@ -133,15 +118,10 @@ async def all_are_gone(db: Database, number: int) -> bool:
 
 
 async def test_whoever_hears_of_a_deletion_late_submits_nothing(
-    ours: Settings,
-    db: Database,
-    queue: Queue,
-    cluster: tuple[Served, Customs],
-    context: Context,
+    scene: Scene, api: Customs, db: Database, context: Context
 ) -> None:
     """Of two operators one has seen the object go; the other sees it still."""
-    _, api = cluster
-    async with working(ours, db, queue, {"echo": echo}):
+    async with scene.working():
         body = await api.kubectl_apply(RUNS, "a", ECHO)
         first, second = (Projection(context, ResearchRuns(context)) for _ in range(2))
         first.note("ADDED", body)
@@ -156,14 +136,10 @@ async def test_whoever_hears_of_a_deletion_late_submits_nothing(
 
 @pytest.mark.parametrize("code", [409, 429, 500])
 async def test_a_status_that_is_refused_is_written_later(
-    code: int, ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    code: int, scene: Scene, api: Customs, db: Database
 ) -> None:
     """And meanwhile the run goes on, and so do the others."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         api.answers.extend([KubernetesError(code, "Trouble", "not now")] * 2)
         await api.kubectl_apply(RUNS, "a", ECHO)
         await eventually(lambda: len(api.answers) == 0)
@@ -175,52 +151,45 @@ async def test_a_status_that_is_refused_is_written_later(
 
 
 async def test_events_that_are_lost_are_made_up_for_by_the_next_list(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """A new object, and one that went, of which nobody was told."""
-    served, api = cluster
-    often = with_operator(ours, custom_resources=True, resync_s=0.2)
+    often = scene.but(resync_s=0.2)
     gate = Gate()
-    async with (
-        working(often, db, queue, {"echo": echo, "gate": gate}),
-        operating(often, db, queue, served),
-    ):
+    async with often.at_work(echo=echo, gate=gate):
         await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
         found = await phase(api, "a", "Running")
         api.lost_events = True
         await api.kubectl_delete(RUNS, "a")
         await api.kubectl_apply(RUNS, "b", ECHO)
-        await eventually(lambda: has_ended(db, found["runId"]))
+        assert (await ended(db, found["runId"]))["status"] == "cancelled"
         await phase(api, "b", "Succeeded")
 
 
 async def test_another_object_of_the_same_name_is_another(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """Deleted and made again while the operator was down: the old run is cancelled, the new one has
     its own, and its status is never the old one's."""
-    served, api = cluster
     gate = Gate()
-    async with working(ours, db, queue, {"echo": echo, "gate": gate}):
-        async with operating(ours, db, queue, served):
+    async with scene.working(echo=echo, gate=gate):
+        async with scene.operating():
             await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
             old = await phase(api, "a", "Running")
         await api.kubectl_delete(RUNS, "a")
         await api.kubectl_apply(RUNS, "a", ECHO)
-        async with operating(ours, db, queue, served):
+        async with scene.operating():
             new = await phase(api, "a", "Succeeded")
-            await eventually(lambda: has_ended(db, old["runId"]))
+            assert (await ended(db, old["runId"]))["status"] == "cancelled"
     assert new["runId"] != old["runId"]
-    assert (await row(db, old["runId"]))["status"] == "cancelled"
 
 
 async def test_a_status_is_never_written_into_another_object_of_its_name(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+    scene: Scene, api: Customs, context: Context
 ) -> None:
     """An operator that has not heard yet that the one it knows was deleted and made again."""
-    _, api = cluster
     late = Projection(context, ResearchRuns(context))
-    async with working(ours, db, queue, {"echo": echo}):
+    async with scene.working():
         late.note("ADDED", await api.kubectl_apply(RUNS, "a", ECHO))
         await api.kubectl_delete(RUNS, "a")
         await api.kubectl_apply(RUNS, "a", {"input": 2, "agent": "echo"})
@@ -230,14 +199,10 @@ async def test_a_status_is_never_written_into_another_object_of_its_name(
 
 
 async def test_an_object_that_was_changed_meanwhile_is_not_deleted(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+    scene: Scene, api: Customs, context: Context
 ) -> None:
     """Its time was over, and a person has given it more, of which this operator has not heard."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         await api.kubectl_apply(RUNS, "a", ECHO)
         await phase(api, "a", "Succeeded")
     short = await api.kubectl_apply(RUNS, "a", {**ECHO, "ttlSecondsAfterFinished": 0})
@@ -253,12 +218,11 @@ async def test_an_object_that_was_changed_meanwhile_is_not_deleted(
 
 
 async def test_a_run_that_retention_removed_is_not_made_again(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """What the object shows of its end stays, also if its status was lost on the way."""
-    served, api = cluster
-    async with working(ours, db, queue, {"echo": echo}):
-        async with operating(ours, db, queue, served):
+    async with scene.working():
+        async with scene.operating():
             await api.kubectl_apply(RUNS, "a", ECHO)
             shown = await phase(api, "a", "Succeeded")
             await api.kubectl_apply(RUNS, "b", ECHO)
@@ -268,7 +232,7 @@ async def test_a_run_that_retention_removed_is_not_made_again(
         lost = api.find(RUNS, "b")
         assert lost is not None
         await api._store(RUNS, {**lost, "status": {}})
-        async with operating(ours, db, queue, served):
+        async with scene.operating():
             await phase(api, "b", "Failed")
     assert "removed by retention" in api.status("b")["message"]
     assert api.status("a") == shown
@@ -276,21 +240,17 @@ async def test_a_run_that_retention_removed_is_not_made_again(
 
 
 async def test_an_api_server_that_is_away_loses_nothing(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """Runs go on without it; their ends are shown when it is back."""
-    served, api = cluster
     gate = Gate()
-    async with (
-        working(ours, db, queue, {"gate": gate}),
-        operating(ours, db, queue, served) as operator,
-    ):
+    async with scene.at_work(gate=gate) as operator:
         await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
         found = await phase(api, "a", "Running")
         api.refuse = KubernetesError(503, "ServiceUnavailable", "away")
         await api.cut()
         gate.open.set()
-        await eventually(lambda: has_ended(db, found["runId"]))
+        await ended(db, found["runId"])
         api.refuse = None
         await phase(api, "a", "Succeeded")
         assert not operator.task.done()

@@ -5,15 +5,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.operator.cluster import Json, Served
+from tests.operator.cluster import Json
 from tests.operator.customs import SCHEDULES, Customs, running_beside
-from tests.operator.stage import operating, with_operator
-from tests.support import echo, eventually, working
+from tests.operator.scene import Scene
+from tests.support import eventually
 
 from researchcopilot.core.cron import parse
 from researchcopilot.core.errors import BadInput
 from researchcopilot.core.schedules import Schedule
-from researchcopilot.core.settings import Settings
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.projection import Projection
 from researchcopilot.operator.run_schedules import RunSchedules
@@ -53,13 +52,9 @@ async def ready(api: Customs, *wanted: str, name: str = "a") -> Json:
 
 
 async def test_it_is_made_changed_and_deleted_with_its_object(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         body = await api.kubectl_apply(SCHEDULES, "a", SPEC)
         status = await ready(api, "Scheduled")
         row = await made(db)
@@ -92,16 +87,12 @@ async def is_gone(db: Database) -> bool:
 
 
 async def test_it_fires_and_shows_its_last_run(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database, queue: Queue
 ) -> None:
     """With the real scheduler and a real worker; its status is not written for each tick."""
-    served, api = cluster
-    locks, pusher, stop = Locks(ours.redis, db), Pusher(queue), Stop()
+    locks, pusher, stop = Locks(scene.settings.redis, db), Pusher(queue), Stop()
     ticks = TickLoop(db, locks, pusher, stop)
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         await api.kubectl_apply(
             SCHEDULES, "a", {"input": 1, "agent": "echo", "intervalSeconds": 3600}
         )
@@ -116,14 +107,10 @@ async def test_it_fires_and_shows_its_last_run(
 
 
 async def test_what_was_changed_elsewhere_is_put_right(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """Also a row that somebody has removed, and one that was paused by hand."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         await api.kubectl_apply(SCHEDULES, "a", SPEC)
         await ready(api, "Scheduled")
         before = await made(db)
@@ -145,14 +132,10 @@ async def is_again(db: Database, before: Schedule) -> bool:
 
 
 async def test_what_the_scheduler_has_halted_is_left_to_a_person(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """To set it going again would only have it fail again; a change gives it another try."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         await api.kubectl_apply(SCHEDULES, "a", SPEC)
         await ready(api, "Scheduled")
         row = await made(db)
@@ -181,14 +164,10 @@ BAD = {
 
 
 async def test_what_would_never_fire_says_so_in_the_words_of_the_api(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """Ready is False with the reason, and no row is made."""
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+    async with scene.at_work():
         for name, (spec, _) in BAD.items():
             await api.kubectl_apply(SCHEDULES, name, {**SPEC, **spec})
         for name, (_, words) in BAD.items():
@@ -204,14 +183,8 @@ def reason_is_told(api: Customs, name: str) -> bool:
     return reason(api, name)[0] != ""
 
 
-async def test_a_bad_change_leaves_what_was_good(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
-) -> None:
-    served, api = cluster
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(ours, db, queue, served),
-    ):
+async def test_a_bad_change_leaves_what_was_good(scene: Scene, api: Customs, db: Database) -> None:
+    async with scene.at_work():
         await api.kubectl_apply(SCHEDULES, "a", SPEC)
         await ready(api, "Scheduled")
         before = await made(db)
@@ -224,12 +197,11 @@ async def test_a_bad_change_leaves_what_was_good(
 
 
 async def test_what_happened_while_the_operator_was_down_is_made_up_for(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs]
+    scene: Scene, api: Customs, db: Database
 ) -> None:
     """One deleted, one changed, one new; one of the api is nobody's object and stays."""
-    served, api = cluster
-    async with working(ours, db, queue, {"echo": echo}):
-        async with operating(ours, db, queue, served):
+    async with scene.working():
+        async with scene.operating():
             for name in ("gone", "changed"):
                 await api.kubectl_apply(SCHEDULES, name, SPEC)
                 await ready(api, "Scheduled", name=name)
@@ -242,7 +214,7 @@ async def test_what_happened_while_the_operator_was_down_is_made_up_for(
         await api.kubectl_delete(SCHEDULES, "gone")
         await api.kubectl_apply(SCHEDULES, "changed", {**SPEC, "input": 2})
         await api.kubectl_apply(SCHEDULES, "new", SPEC)
-        async with operating(ours, db, queue, served):
+        async with scene.operating():
             await ready(api, "Scheduled", name="new")
             await eventually(lambda: api.status("changed", SCHEDULES)["observedGeneration"] == 2)
             found = await rows(db)
@@ -251,18 +223,13 @@ async def test_what_happened_while_the_operator_was_down_is_made_up_for(
 
 
 async def test_two_operators_do_not_fight(
-    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+    scene: Scene, api: Customs, db: Database, context: Context
 ) -> None:
     """One row, and once it stands nobody writes any more, however often they look."""
-    served, api = cluster
-    often = with_operator(ours, custom_resources=True, resync_s=0.1)
-    other = Projection(replace(context, settings=often), RunSchedules(context))
+    often = scene.but(resync_s=0.1)
+    other = Projection(replace(context, settings=often.settings), RunSchedules(context))
     names = ("a", "b", "c")
-    async with (
-        working(ours, db, queue, {"echo": echo}),
-        operating(often, db, queue, served),
-        running_beside(other),
-    ):
+    async with often.at_work(), running_beside(other):
         for name in names:
             await api.kubectl_apply(SCHEDULES, name, SPEC)
         for name in names:

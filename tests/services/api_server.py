@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import httpx
-from psycopg import sql
-from tests.conftest import TEMPLATE, Servers
+from tests.conftest import Servers
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import AgentInfo, Outcome, WorkerInfo
@@ -139,19 +138,16 @@ async def register(db: Database, agents: tuple[AgentInfo, ...] = AGENTS) -> None
 @contextmanager
 def stage(servers: Servers, *, registered: bool = True) -> Iterator[Stage]:
     """A stage without processes; those that are started on it are stopped at the end."""
-    name = sql.Identifier(f"api_{next(_numbers)}")
-    template = sql.Identifier(TEMPLATE)
-    servers.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
-    made = Stage(servers, servers.postgres.url(name.as_string().strip('"')), "")
-    try:
-        made.key = made.new_key("default")
-        if registered:
-            made.run(register)
-        yield made
-    finally:
-        for part in made.parts:
-            part.stop()
-        servers.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with servers.database(f"api_{next(_numbers)}") as url:
+        made = Stage(servers, url, "")
+        try:
+            made.key = made.new_key("default")
+            if registered:
+                made.run(register)
+            yield made
+        finally:
+            for part in made.parts:
+                part.stop()
 
 
 def submit(client: httpx.Client, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.conftest import Servers
 from tests.services.api_server import Api, Stage, problem
 from tests.services.schedules_api import body, make, path, scheduling_stage
 from tests.services.test_api_openapi import check
-from tests.support import eventually
+from tests.support import eventually, waits_in
 
 from researchcopilot.core.schedules import SystemSchedule, plan
 from researchcopilot.storage import schedules
@@ -262,11 +262,7 @@ def at_once(api: Api, here: Stage, made: dict[str, Any], *said: dict[str, Any]) 
 
 
 async def all_wait(db: Database, number: int) -> bool:
-    [(waiting,)] = await db.rows(
-        b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        b" AND datname = current_database()"
-    )
-    return bool(waiting == number)
+    return await waits_in(db, "schedules") == number
 
 
 # Ticks

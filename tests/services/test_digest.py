@@ -19,6 +19,7 @@ from tests.support import (
     status_is,
     submit,
     submit_one,
+    waits_in,
     working,
 )
 
@@ -176,14 +177,9 @@ async def test_the_crash_of_a_worker_in_the_middle_of_a_digest(
     source = await succeeded(db, queue, tmp_path)
     parts("janitor")
     first = parts("worker")
-    waiting = (
-        b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        b" AND datname = current_database() AND query LIKE '%INSERT INTO messages%'"
-    )
 
     async def waiters(number: int) -> bool:
-        [(count,)] = await db.rows(waiting)
-        return bool(count == number)
+        return await waits_in(db, "INSERT INTO messages") == number
 
     with psycopg.connect(database_url) as blocker:
         blocker.execute("SELECT 1 FROM runs WHERE run_id = %s FOR UPDATE", [source])

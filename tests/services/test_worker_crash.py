@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import sql
 from tests.agents_in_processes import ALL
-from tests.conftest import TEMPLATE, Servers
+from tests.conftest import Servers
 from tests.services.isolated import announce, gone, marked, one_try
 from tests.support import ended, ledger, metric, submit, with_worker, working
 
@@ -30,7 +29,6 @@ from researchcopilot.storage.queue import Queue
 
 pytestmark = pytest.mark.anyio
 MEMORY_MB = 400
-DATABASE = "test_isolation"
 
 RUNS = {
     "who": one_try("says_who"),
@@ -70,18 +68,13 @@ class Batch:
 def batch(
     servers: Servers, installed: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Batch]:
-    name, template = sql.Identifier(DATABASE), sql.Identifier(TEMPLATE)
-    servers.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
     servers.flusher.flushall()
-    settings = core_settings.load(
-        {"RC_DATABASE_URL": servers.postgres.url(DATABASE), "RC_REDIS_URL": servers.valkey.url}
-    )
-    settings = with_worker(settings, isolation="process", memory_limit_mb=MEMORY_MB)
     marks = tmp_path_factory.mktemp("marks")
-    with pytest.MonkeyPatch.context() as environment:
+    with servers.database("test_isolation") as url, pytest.MonkeyPatch.context() as environment:
+        settings = core_settings.load({"RC_DATABASE_URL": url, "RC_REDIS_URL": servers.valkey.url})
+        settings = with_worker(settings, isolation="process", memory_limit_mb=MEMORY_MB)
         announce(installed, marks, environment)
         yield asyncio.run(run_all(settings, marks))
-    servers.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 async def run_all(settings: Settings, marks: Path) -> Batch:

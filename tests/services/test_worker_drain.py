@@ -2,7 +2,6 @@
 the head of their queue, refunded, and exits 0, whoever of its agents or servers does not answer."""
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -104,16 +103,6 @@ async def test_a_second_signal_releases_at_once(
 PARTS = ("worker", "janitor", "scheduler")
 
 
-def launched(parts: Parts, name: str, **environment: str) -> Part:
-    """A part that is starting; `parts` ends it with the test."""
-    environ = {**os.environ, **parts.environment, **environment}
-    number = len(parts.started) + 1
-    part = Part(f"{name} {number}", [name], environ, folder=parts.folder, guard=parts.guard)
-    parts.started.append(part)
-    part.launch()
-    return part
-
-
 async def all_left(started: Sequence[Part], within: float) -> None:
     """All of them are asked at once; each exits 0, and in time."""
     for part in started:
@@ -124,7 +113,7 @@ async def all_left(started: Sequence[Part], within: float) -> None:
 
 
 async def test_idle_parts_are_gone_in_about_a_second(parts: Parts) -> None:
-    started = [launched(parts, name) for name in PARTS]
+    started = [parts.launch(name) for name in PARTS]
     for part in started:
         part.wait_ready()
     await all_left(started, 4)
@@ -136,7 +125,7 @@ async def test_parts_that_wait_for_their_servers_can_be_told_to_stop(parts: Part
         "RC_DATABASE_URL": "postgresql://postgres@127.0.0.1:9/none",
         "RC_REDIS_URL": "redis://127.0.0.1:9/0",
     }
-    started = [launched(parts, name, **nobody) for name in PARTS]
+    started = [parts.launch(name, **nobody) for name in PARTS]
     for part in started:
         await eventually(partial(waits_for_schema, part))
     await all_left(started, 6)
@@ -163,7 +152,7 @@ async def test_it_stops_also_while_a_server_is_away(
     for away, (database_url, redis_url) in pairs.items():
         servers = {"RC_DATABASE_URL": database_url, "RC_REDIS_URL": redis_url}
         mine = {**servers, "RC_DRAIN_SECONDS": "0.2", "RC_WORKER_QUEUES": f"{away}=1"}
-        started[away] = launched(workers, "worker", **mine)
+        started[away] = workers.launch("worker", **mine)
     for away, (database_url, redis_url) in pairs.items():
         started[away].wait_ready()
         servers = {"RC_DATABASE_URL": database_url, "RC_REDIS_URL": redis_url}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.storage.lock_servers import Server
-from tests.support import eventually
+from tests.support import eventually, waits_in
 
 from researchcopilot.core.errors import LostLock, Unavailable
 from researchcopilot.core.settings import DatabaseSettings
@@ -56,8 +56,7 @@ async def test_nobody_takes_it_while_somebody_publishes(server: Server, db: Data
             server.client.flushall()
             taking = asyncio.create_task(take(locks))
             await eventually(lambda: server.client.exists("lock:rebuild"))
-            waits = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            await eventually(lambda: waiting_in(db, waits))
+            await eventually(lambda: waits_in(db, "INSERT INTO locks"))
             assert not taking.done()
         assert await asyncio.wait_for(taking, 5) == 2
     await locks.close()
@@ -66,11 +65,6 @@ async def test_nobody_takes_it_while_somebody_publishes(server: Server, db: Data
 async def take(locks: Locks) -> int | None:
     async with locks.hold("rebuild", fenced=True) as held:
         return held.fence if held else None
-
-
-async def waiting_in(db: Database, query: bytes) -> bool:
-    [(number,)] = await db.rows(query)
-    return bool(number)
 
 
 async def test_without_postgres_a_fenced_lock_is_not_taken(server: Server, tmp_path: Path) -> None:

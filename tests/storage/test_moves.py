@@ -7,9 +7,11 @@ import pytest
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import IdempotencyKey, NewRun, Outcome, Submission
+from researchcopilot.core.settings import Settings
 from researchcopilot.storage import moves
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
+from researchcopilot.storage.renewal import Renewer
 from researchcopilot.storage.submit import Submitter
 
 pytestmark = pytest.mark.anyio
@@ -271,9 +273,9 @@ async def test_one_unclaimed_run_of_a_unique_key(db: Database, queue: Queue) -> 
     await submitter.close()
 
 
-async def test_renewal_names_exactly_its_pairs(db: Database, queue: Queue, settings: Any) -> None:
-    from researchcopilot.storage.renewal import Renewer
-
+async def test_renewal_names_exactly_its_pairs(
+    db: Database, queue: Queue, settings: Settings
+) -> None:
     kept, asked, lost = await submit(db, queue, new_run(), new_run(), new_run())
     await claim(db, kept, asked, lost)
     await db.execute(
@@ -286,10 +288,8 @@ async def test_renewal_names_exactly_its_pairs(db: Database, queue: Queue, setti
     assert verdicts == {(kept, 1): "kept", (asked, 1): "cancel", (lost, 2): "lost"}
 
 
-async def test_renewal_waits_for_no_lock(db: Database, queue: Queue, settings: Any) -> None:
+async def test_renewal_waits_for_no_lock(db: Database, queue: Queue, settings: Settings) -> None:
     """What is locked is as it was (busy), and lost if it is another's; the others are renewed."""
-    from researchcopilot.storage.renewal import Renewer
-
     locked, kept = await submit(db, queue, new_run(), new_run())
     await claim(db, locked, kept)
     renewer = Renewer(settings.database, 5.0)

@@ -2,15 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from psycopg import sql
 from tests.chaos import protocol, watch
 from tests.chaos.scene import POISON, Program
-from tests.conftest import TEMPLATE, Servers
+from tests.conftest import Servers
 
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import Claim, NewRun, Outcome, Submission
@@ -43,23 +40,13 @@ def test_the_rules_hold_on_hot_sessions(servers: Servers, group: int) -> None:
     """
     seen: Counter[str] = Counter()
     for seed in range(1, 7):
-        with database(servers, f"protocol_{group}_{seed}") as url:
+        with servers.database(f"protocol_{group}_{seed}") as url:
             report, found = protocol.run(Program(url, seconds=4.0, group=group, seed=seed))
         assert "\n".join(watch.summary(found)) == ""
         seen.update(report.counts)
         if all(seen[place] for place in HURTS):
             return
     raise AssertionError(f"never seen: {[place for place in HURTS if not seen[place]]}")
-
-
-@contextmanager
-def database(servers: Servers, name: str) -> Iterator[str]:
-    identifier, template = sql.Identifier(name), sql.Identifier(TEMPLATE)
-    servers.admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, template))
-    try:
-        yield servers.postgres.url(name)
-    finally:
-        servers.admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
 
 
 @pytest.mark.anyio

@@ -13,11 +13,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def no_thread() -> Iterator[None]:
     """As at a limit of processes: the kernel refuses every new one, here for want of room."""
     before = threading.stack_size(1 << 47)

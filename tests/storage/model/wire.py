@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncServerCursor, Connection, Cursor
 from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn
 from psycopg.rows import TupleRow
 from psycopg.types.string import TextLoader
 from redis.asyncio import Connection as RedisConnection
@@ -79,22 +80,26 @@ class Wire:
 # Postgres
 
 
-class _Async(AsyncConnection[TupleRow]):
+class _Cuttable:
+    """A connection of psycopg: `done` counts what the server has answered."""
+
     wire: Wire
+    pgconn: PGconn
     done = 0
 
-    async def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
+    def pass_point(self) -> None:
         if self.wire.reached("postgres"):
-            self._hang_up()
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the connection was cut by the test")
+
+
+class _Async(_Cuttable, AsyncConnection[TupleRow]):
+    async def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
+        self.pass_point()
         found = await super().wait(gen, *args, **more)
         self.done += 1
-        if self.wire.reached("postgres"):
-            self._hang_up()
+        self.pass_point()
         return found
-
-    def _hang_up(self) -> None:
-        self.pgconn.finish()
-        raise psycopg.OperationalError("the connection was cut by the test")
 
 
 class _AsyncCursor(AsyncCursor[Any]):
@@ -163,22 +168,13 @@ class CutDatabase(Database):
         return connection
 
 
-class _Sync(Connection[TupleRow]):
-    wire: Wire
-    done = 0
-
+class _Sync(_Cuttable, Connection[TupleRow]):
     def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
-        if self.wire.reached("postgres"):
-            self._hang_up()
+        self.pass_point()
         found = super().wait(gen, *args, **more)
         self.done += 1
-        if self.wire.reached("postgres"):
-            self._hang_up()
+        self.pass_point()
         return found
-
-    def _hang_up(self) -> None:
-        self.pgconn.finish()
-        raise psycopg.OperationalError("the connection was cut by the test")
 
 
 class _SyncCursor(Cursor[Any]):
