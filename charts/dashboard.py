@@ -43,6 +43,15 @@ def rate(metric: str, by: str, labels: str = "") -> str:
     return f"sum by ({by}) (rate({of(metric, labels)}[$__rate_interval]))"
 
 
+def total(metric: str, labels: str = "") -> str:
+    return f"sum(rate({of(metric, labels)}[$__rate_interval]))"
+
+
+def total_or_0(metric: str) -> str:
+    """For a series that is born when it first happens, and may never."""
+    return f"{total(metric)} or vector(0)"
+
+
 def quantile(q: float, metric: str, by: str = "", labels: str = "") -> str:
     return (
         f"histogram_quantile({q}, {rate(metric + '_bucket', f'le,{by}' if by else 'le', labels)})"
@@ -105,11 +114,16 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "In and out",
             {
-                f"sum({rate('runs_submitted_total', 'queue', QUEUE)})": "accepted",
-                f"sum({rate('claim_verdicts_total', 'queue', CLAIMED)})": "claimed",
-                f"sum({rate('runs_finished_total', 'outcome', ENDED)})": "ended",
+                total("runs_submitted_total", QUEUE): "accepted",
+                total("claim_verdicts_total", CLAIMED): "claimed",
+                total("runs_finished_total", ENDED): "ended",
             },
             "ops",
+        ),
+        Panel(
+            "In the hands of workers",
+            {by_queue("queue_processing"): "{{queue}}"},
+            text="entries of the processing lists; running is what Postgres says",
         ),
         Panel("Load", {by_queue("queue_load"): "{{queue}}"}, text="waiting + running"),
         Panel("Next delayed run", {by_queue("queue_next_due_seconds"): "{{queue}}"}, "s"),
@@ -135,6 +149,19 @@ ROWS: dict[str, list[Panel]] = {
             {quantile(0.95, "run_attempts", "agent"): "{{agent}}"},
         ),
         Panel("Dead letters", {f"max({of('dead_letters')})": "dead letters"}),
+        Panel(
+            "Ended by their deadline", {rate("runs_expired_total", "reason"): "{{reason}}"}, "ops"
+        ),
+        Panel("Asked to stop", {rate("cancellations_told_total", "by"): "by {{by}}"}, "ops"),
+        Panel(
+            "Agents that misbehave",
+            {
+                total("agents_abandoned_total"): "went on after they were told to stop",
+                total_or_0("agents_crashed_total"): "crashed",
+                total("events_given_up_total"): "events that could not be stored",
+            },
+            "ops",
+        ),
     ],
     "Workers": [
         Panel(
@@ -173,6 +200,11 @@ ROWS: dict[str, list[Panel]] = {
             text="of kube-state-metrics",
         ),
         Panel("Lost threads", {f"sum by (pod) ({of('lost_threads')})": "{{pod}}"}),
+        Panel(
+            "Runs in a process of their own",
+            {total_or_0("runs_isolated_total"): "runs"},
+            "ops",
+        ),
     ],
     "Recovery": [
         Panel(
@@ -193,7 +225,7 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "What guards refused",
             {
-                f"sum({rate('runs_finished_total', 'outcome', STALE)})": "stale results",
+                total("runs_finished_total", STALE): "stale results",
                 rate("claim_verdicts_total", "verdict", 'verdict!="claimed"'): "{{verdict}}",
             },
             "ops",
@@ -201,10 +233,23 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Redis mended",
             {
-                f"sum({rate('lost_pushes_total', 'queue')})": "lost pushes",
-                f"sum(rate({of('redis_rebuilds_total')}[$__rate_interval]))": "rebuilds",
+                total("lost_pushes_total"): "lost pushes",
+                total("redis_rebuilds_total"): "rebuilds",
             },
             "ops",
+        ),
+        Panel(
+            "Entries found again",
+            {
+                total("entries_found_total"): "by the worker that has them",
+                rate("dead_entries_total", "verdict"): "of dead workers: {{verdict}}",
+            },
+            "ops",
+        ),
+        Panel(
+            "On the way back",
+            {f"sum({of('reclaimed_waiting')})": "runs"},
+            text="taken back, and pushed a few at a time",
         ),
     ],
     "Operator": [
@@ -229,7 +274,7 @@ ROWS: dict[str, list[Panel]] = {
             "What it writes",
             {
                 rate("operator_status_writes_total", "kind, outcome"): "{{kind}} {{outcome}}",
-                f"sum(rate({of('operator_cost_writes_total')}[$__rate_interval]))": "costs",
+                total("operator_cost_writes_total"): "costs",
             },
             "ops",
         ),
@@ -237,11 +282,12 @@ ROWS: dict[str, list[Panel]] = {
             "What did not succeed",
             {
                 rate("operator_failures_total", "what"): "{{what}}",
-                f"sum(rate({of('operator_restarts_total')}[$__rate_interval]))": "watching",
-                f"sum(rate({of('operator_signals_dropped_total')}[$__rate_interval]))": "dropped",
+                total("operator_restarts_total"): "watching",
+                total("operator_signals_dropped_total"): "dropped",
             },
             "ops",
         ),
+        Panel("Comparisons", {rate("operator_resyncs_total", "kind"): "{{kind}}"}, "ops"),
     ],
     "Clock and duties": [
         Panel(
@@ -255,6 +301,7 @@ ROWS: dict[str, list[Panel]] = {
             {quantile(q, "delay_lateness_seconds"): f"{q * 100:g} %" for q in (0.5, 0.99)},
             "s",
         ),
+        Panel("Delayed runs: became due", {rate("due_moved_total", "queue"): "{{queue}}"}, "ops"),
         Panel("Ticks", {rate("ticks_total", "outcome"): "{{outcome}}"}, "ops"),
         Panel("Ticks: late by, 99 %", {quantile(0.99, "tick_lateness_seconds"): "99 %"}, "s"),
         Panel("Rounds of ticks, by lock", {rate("tick_rounds_total", "lock"): "{{lock}}"}, "ops"),
@@ -275,6 +322,7 @@ ROWS: dict[str, list[Panel]] = {
             },
         ),
         Panel("Index version", {f"max by (workspace) ({of('index_version')})": "{{workspace}}"}),
+        Panel("Old rows removed", {total_or_0("pruned_rows_total"): "rows"}, "ops"),
         Panel(
             "Index age", {f"max by (workspace) ({of('index_age_seconds')})": "{{workspace}}"}, "s"
         ),
@@ -282,7 +330,10 @@ ROWS: dict[str, list[Panel]] = {
     "Postgres and Redis": [
         Panel(
             "Database connections",
-            {f"sum by (part, state) ({of('database_connections')})": "{{part}} {{state}}"},
+            {
+                f"sum by (part, state) ({of('database_connections')})": "{{part}} {{state}}",
+                f"sum by (part) ({of('database_connections_limit')})": "{{part}} at the most",
+            },
         ),
         Panel(
             "Who waits for a connection",

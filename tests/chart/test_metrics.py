@@ -106,6 +106,11 @@ def series(query: str) -> Iterator[tuple[str, set[str]]]:
             yield name, set(LABEL.findall(labels))
 
 
+def metric_of(name: str) -> str:
+    """A histogram is looked at through any of its series."""
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
 def test_every_metric_exists_with_its_labels(known: dict[str, set[str]]) -> None:
     """Protects: a panel or an alert on a series that nobody exposes is silent for ever."""
     recorded = {rule["record"]: OUTSIDE for rule in rules() if "record" in rule}
@@ -120,6 +125,12 @@ def test_every_metric_exists_with_its_labels(known: dict[str, set[str]]) -> None
                 wrong.append(f"{where}: {name} has no label {strange}")
     assert wrong == []
     assert found >= FOREIGN.keys() | recorded.keys()
+
+
+def test_every_metric_is_looked_at(known: dict[str, set[str]]) -> None:
+    """Protects: what is counted and shown nowhere is known to nobody who needs it."""
+    seen = {metric_of(name) for query in expressions().values() for name, _ in series(query)}
+    assert {metric_of(name) for name in known} - seen == set()
 
 
 def test_a_query_is_read_rightly() -> None:

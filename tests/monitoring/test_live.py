@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,22 @@ class Watched:
 
     def load(self) -> None:
         """Good runs, more than there are slots; one that fails, one for soon, one for later."""
+        self.ends()
         for number in range(12):
             self.submit({"say": str(number), "sleep": 0.2})
         self.submit({"sleep": "on purpose"}, max_attempts=1)
         self.submit({"sleep": 30}, timeout_s=0.2, max_attempts=2)
         self.submit("later", delay_s=1)
         self.submit("much later", delay_s=3600)
+
+    def ends(self) -> None:
+        """A run that is cancelled in the middle, and one that its deadline finds behind it."""
+        long = self.submit({"sleep": 30})
+        soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+        self.submit("too late", session_id=long["session_id"], deadline=soon)
+        until(lambda: self.client.get(f"/v1/runs/{long['run_id']}")["status"] == "running", 20, 0.1)
+        until(lambda: datetime.now(UTC).isoformat() > soon, 2, 0.1)
+        self.client.post(f"/v1/runs/{long['run_id']}:cancel", {})
 
     def mischief(self) -> None:
         """A worker dies, entries stand twice, one is lost: work for guards and janitor."""
@@ -131,8 +142,8 @@ class Watched:
         busy = self.prometheus.series('sum(researchcopilot_queue_running{queue="runs"})')
         return bool(busy) and int(busy[0]["value"][1]) >= 6
 
-    def submit(self, given: Any, **more: Any) -> None:
-        self.client.post("/v1/runs", {"agent": "echo", "input": given, **more})
+    def submit(self, given: Any, **more: Any) -> Any:
+        return self.client.post("/v1/runs", {"agent": "echo", "input": given, **more})
 
 
 @pytest.fixture(scope="module")
