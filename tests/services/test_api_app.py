@@ -96,6 +96,34 @@ async def test_what_is_accepted_is_the_same_through_the_app(services: Services) 
     assert runs == messages >= 10
 
 
+@pytest.mark.parametrize("where", ["/v1/runs", "/v1/runs:batch"])
+async def test_a_large_body_lets_others_have_their_turn(services: Services, where: str) -> None:
+    """Protects: understanding and checking megabytes of it never holds the loop for their whole
+    time: it goes on in a thread, and between two runs of a batch."""
+    await register(services.db)
+    key, _ = await keys.create(services.db, workspace="default", name="")
+    run = {"agent": "echo", "input": [1, {"a": 2}] * 150}
+    said = json.dumps({"runs": [run] * 1000} if "batch" in where else {"input": [1] * 1_300_000})
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    turning = asyncio.create_task(turn())
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(App(services, OPERATIONS)), base_url="http://api"
+    ) as client:
+        before = turns
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        answer = await client.post(where, content=said, headers=headers)
+    turning.cancel()
+    assert answer.status_code == (202 if "batch" in where else 413), answer.text
+    assert turns - before > 1000
+
+
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects: slow senders do not stay for ever."""
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)

@@ -13,7 +13,15 @@ from jsonschema import Draft202012Validator
 from researchcopilot.agents.new_runs import NEW_RUN, NEW_RUNS
 from researchcopilot.api import bodies, cursors, idempotency, openapi
 from researchcopilot.api.operations import Param, read_query
-from researchcopilot.api.problems import PROBLEMS, Fault, Problem, of_error, refuse, respond
+from researchcopilot.api.problems import (
+    MAX_FAULTS,
+    PROBLEMS,
+    Fault,
+    Problem,
+    of_error,
+    refuse,
+    respond,
+)
 from researchcopilot.api.routes import OPERATIONS
 from researchcopilot.core.errors import BadInput, Busy, NotFound, TooLarge, Unavailable
 from researchcopilot.core.schemas import Id, Json, Kind, Moment, Number, Pairs, Text, Whole
@@ -184,6 +192,17 @@ def test_all_faults_are_told_at_once_and_too_large_alone_is_413() -> None:
     assert problem.status == 422
     assert refuse([Fault("$.input", "long", "too_large")]).status == 413
     assert refuse([Fault("$.input", "long", "too_large"), faults[0]]).status == 422
+
+
+def test_a_hundred_thousand_unknown_fields_are_counted_and_not_guessed_at() -> None:
+    """Protects: what each of them might have meant is looked for only as long as somebody is shown
+    it; a body of four megabytes would else hold up the api for seconds."""
+    _, faults = checked(
+        json.dumps({"input": 1, **{f"agnt{n}": 1 for n in range(100_000)}}).encode()
+    )
+    assert {fault.code for fault in faults} == {"unknown_field"}
+    assert len(faults) == 100_000
+    assert sum("did you mean agent?" in fault.message for fault in faults) == MAX_FAULTS
 
 
 def test_a_batch_names_the_run_that_is_wrong() -> None:
