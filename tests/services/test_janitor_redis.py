@@ -269,6 +269,26 @@ async def test_a_redis_that_changes_once_more_meanwhile_is_not_called_known(
     assert lists(settings) == (due, delayed)
 
 
+async def test_a_redis_that_is_wiped_as_soon_as_it_was_marked_is_looked_at_again(
+    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects: without its mark it has no identity that could be kept, and that is no error."""
+    due, delayed, _ = await some_runs(db, queue)
+    mark = queue.mark_epoch
+
+    async def mark_and_flush(epoch: str) -> None:
+        await mark(epoch)
+        with prompt(settings) as client:
+            client.flushall()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "mark_epoch", mark_and_flush)
+        assert await recovery.rebuild(db, queue) is None
+    assert not await recovery.is_known_redis(db, queue)
+    await check_redis(db, queue)
+    assert lists(settings) == (due, delayed)
+
+
 async def test_what_is_submitted_meanwhile_is_there_at_the_end(
     settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
