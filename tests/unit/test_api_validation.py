@@ -1,4 +1,4 @@
-"""What the api takes and refuses, without a server: bodies, fields, parameters, keys, cursors."""
+"""What the api takes and refuses, without a server: bodies, fields, parameters, keys."""
 
 import json
 import string
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from researchcopilot.agents.new_runs import NEW_RUN, NEW_RUNS
-from researchcopilot.api import bodies, cursors, idempotency, openapi
+from researchcopilot.api import bodies, idempotency, openapi
 from researchcopilot.api.operations import Param, read_query
 from researchcopilot.api.problems import (
     MAX_FAULTS,
@@ -310,23 +310,6 @@ def test_a_plus_that_became_a_space_is_explained() -> None:
     faults: list[Fault] = []
     read_query(QUERY, b"at=2026-01-31T08:00:00+08:00", faults)
     assert "%2B" in faults[0].message
-
-
-@given(st.text(max_size=60) | st.binary(max_size=40).map(lambda data: data.hex()))
-def test_no_cursor_of_others_is_read(text: str) -> None:
-    """Protects: a cursor that we did not make is a 422, never a surprise."""
-    with pytest.raises(Problem) as caught:
-        cursors.decode("runs", text, lambda values: values)
-    assert caught.value.code == "bad_cursor"
-
-
-def test_a_cursor_comes_back_only_to_its_list() -> None:
-    """Protects: the cursor of one list means nothing to another."""
-    cursor = cursors.encode("runs", "2026-01-01T00:00:00+00:00", "ü")
-    assert cursors.decode("runs", cursor, tuple) == ("2026-01-01T00:00:00+00:00", "ü")
-    assert cursors.decode("runs", None, tuple) is None
-    with pytest.raises(Problem):
-        cursors.decode("messages", cursor, tuple)
 
 
 @pytest.mark.parametrize(
