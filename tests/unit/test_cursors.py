@@ -29,7 +29,20 @@ POSITIONS: dict[str, tuple[Callable[[list[Any]], Any], type]] = {
     "schedules": (schedules._position, str),
     "ticks": (schedules._moment, datetime),
 }
-ODD = [None, True, -1, 1e308, 2**70, [], {}, "", "\0", "\ud800", "x" * 600, "-4712-01-01"]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    1e308,
+    2**70,
+    [],
+    {},
+    "",
+    "\0",
+    "\ud800",
+    "x" * 600,
+    "-4712-01-01",
+]
 
 
 @pytest.mark.parametrize("name", POSITIONS)
