@@ -112,6 +112,16 @@ async def test_a_redis_that_is_known_is_left_alone(
     assert (rebuilds(), lists(settings)) == before
 
 
+async def test_a_redis_is_known_before_the_first_worker_comes(db: Database, queue: Queue) -> None:
+    """Protects: where nothing is served and nothing waits there is nothing to delete, and Redis is
+    not asked for what it refuses, over and over, until somebody starts a worker."""
+    assert await recovery.queues(db) == []
+    before = metric("researchcopilot_redis_refusals_total", why="other")
+    await check_redis(db, queue)
+    assert await recovery.is_known_redis(db, queue)
+    assert metric("researchcopilot_redis_refusals_total", why="other") == before
+
+
 async def test_what_stood_there_is_not_doubled(
     settings: Settings, db: Database, queue: Queue
 ) -> None:
