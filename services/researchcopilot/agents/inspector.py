@@ -8,7 +8,7 @@ the same input again. It ends when its input is closed, so it never outlives who
 import asyncio
 import atexit
 import json
-import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +23,6 @@ MODULE = "researchcopilot.agents.schema_check"
 WAIT_S = 10.0  # for a process that computes for a second, on a machine that has other work
 SET_ASIDE_S = 60.0
 _MOST_ASIDE = 256
-log = logging.getLogger(__name__)
 
 
 class Inspector:
@@ -34,32 +33,46 @@ class Inspector:
         self._line = ThreadPoolExecutor(1, thread_name_prefix="inspector")
         self._process: subprocess.Popen[bytes] | None = None
         self._aside: dict[str, float] = {}
-        atexit.register(self._end)
+        atexit.register(self.close)
 
     async def check(self, value: Any, schema: str) -> Told:
         """As schema_check does it; or that it could not be told in time."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._line, self._ask, value, schema)
 
+    def close(self) -> None:
+        """Wait for what was asked, and end the process. Nothing can be asked any more."""
+        atexit.unregister(self.close)
+        self._line.shutdown()
+        self._end()
+
     def _ask(self, value: Any, schema: str) -> Told:
         if self._aside.get(schema, 0.0) > time.monotonic():
             return Told([])  # it was said when that began
-        answer = self._answer(dumps([value, schema]).encode() + b"\n")
+        try:
+            answer = self._answer(dumps([value, schema]).encode() + b"\n")
+        except OSError as error:
+            self._end()
+            return Told([], f"the process that checks cannot be asked: {error}")
         if answer.endswith(b"\n"):
             refusals, trouble = json.loads(answer)
             return Told([(path, message) for path, message in refusals], trouble)
-        self._end()
+        return Told([], self._died_of(schema))
+
+    def _died_of(self, schema: str) -> str:
+        code = self._end()
+        if code not in (-signal.SIGPROF, -signal.SIGKILL):
+            return f"the process that checks has ended with {code}; its last words stand above"
         if len(self._aside) >= _MOST_ASIDE:
             self._aside.clear()
         self._aside[schema] = time.monotonic() + SET_ASIDE_S
-        return Told(
-            [],
+        return (
             f"it does not come to an end within {LIMIT_S:g} s of computing, and is not asked for "
-            f"{SET_ASIDE_S:g} s. Make its patterns, references and uniqueItems simpler",
+            f"{SET_ASIDE_S:g} s. Make its patterns, references and uniqueItems simpler"
         )
 
     def _answer(self, question: bytes) -> bytes:
-        """A line, or what there was of it when the process ended."""
+        """A line, or what there was of it when the process ended. Raises OSError."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         timer = threading.Timer(WAIT_S, process.kill)
@@ -69,9 +82,6 @@ class Inspector:
             process.stdin.write(question)
             process.stdin.flush()
             return process.stdout.readline()
-        except OSError as error:
-            log.info("the process that checks inputs has ended: %s", error)
-            return b""
         finally:
             timer.cancel()
 
@@ -84,11 +94,17 @@ class Inspector:
             )
         return self._process
 
-    def _end(self) -> None:
+    def _end(self) -> int:
+        """Its exit code. Without questions it ends by itself."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return 0
+        try:
+            process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+        return process.returncode
 
 
 INSPECTOR = Inspector()

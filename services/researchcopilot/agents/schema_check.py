@@ -6,12 +6,14 @@ long. It knows nothing of runs and opens nothing.
 validators stop at draft 7. A schema never makes us fetch anything.
 """
 
+import contextlib
 import json
 import resource
 import signal
 import sys
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 Refusal = tuple[str, str]  # the path below the value, and what is wrong there
@@ -19,7 +21,7 @@ LIMIT_S = 1.0  # of computing, for one value
 MOST = 5  # refusals that are named
 _PATH = 200
 _MESSAGE = 300
-_MEMORY = 512 * 1_048_576
+_MEMORY = 128 * 1_048_576
 
 
 class Told(NamedTuple):
@@ -55,6 +57,8 @@ def main() -> None:
     """Until nobody asks any more. SIGPROF ends a check that is past its time: nothing in Python
     would, while a pattern is tried."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks
+    with contextlib.suppress(OSError):  # where the kernel has to choose, it is not who asks
+        Path("/proc/self/oom_score_adj").write_text("1000")
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, most))
     _validator("{}")  # imports everything, before the clock runs
