@@ -62,6 +62,12 @@ BAD: dict[str, tuple[Send, int, str, str | None]] = {
     "empty input": (post({"input": " "}), 422, "empty", "$.input"),
     "long input": (post({"input": "界" * 2_000}), 413, "too_large", "$.input"),
     "long input, escaped": (post({"input": "a" + "\x1f" * 1_000}), 413, "too_large", "$.input"),
+    "long input that its schema would refuse": (
+        post({"input": [1.5] * 2_000, "agent": "words"}),
+        413,
+        "too_large",
+        "$.input",
+    ),
     "wide input": (post({"input": [1.5] * 2_000}), 413, "too_large", "$.input"),
     "long body": (post(b" " * (MAX_BODY + 1)), 413, "too_large", "body"),
     "long body in chunks": (chunks(MAX_BODY * 50), 413, "too_large", "body"),

@@ -97,6 +97,41 @@ async def test_what_is_accepted_is_the_same_through_the_app(services: Services) 
     assert runs == messages >= 10
 
 
+PAST = {"agent": "echo", "input": 1, "deadline": "2020-01-01T00:00:00Z"}
+REFUSED: dict[str, tuple[Any, int]] = {
+    "/v1/runs": ({"input": [1] * 1_300_000}, 413),
+    "/v1/runs:batch": ({"runs": [PAST] * 1000}, 422),
+}
+
+
+@pytest.mark.parametrize("where", REFUSED)
+async def test_a_large_body_lets_others_have_their_turn(services: Services, where: str) -> None:
+    """Protects: understanding and checking megabytes of it never holds the loop for their whole
+    time: it goes on in a thread, and between two runs of a batch."""
+    await register(services.db)
+    key, _ = await keys.create(services.db, workspace="default", name="")
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    headers = {"Authorization": f"Bearer {key}"}
+    transport = httpx.ASGITransport(App(services, OPERATIONS))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://api", headers=headers
+    ) as client:
+        assert (await client.post("/v1/runs", json=PAST)).status_code == 422  # all is known now
+        turning = asyncio.create_task(turn())
+        said, status = REFUSED[where]
+        answer = await client.post(where, json=said)
+        turning.cancel()
+    assert answer.status_code == status, answer.text
+    assert turns > 500
+
+
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects: slow senders do not stay for ever."""
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)

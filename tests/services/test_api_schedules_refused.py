@@ -1,10 +1,15 @@
 """What is refused when a schedule is made: 422 with the field and the reason, and no row."""
 
 import asyncio
+import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -155,3 +160,61 @@ def test_nothing_is_fetched_for_a_schema(here: Stage, client: httpx.Client) -> N
         until(lambda: client.post("/v1/schedules", json=body(agent="far")).status_code == 201)
         server.shutdown()
     assert asked == []
+
+
+# Schemas whose check would take longer than anybody lives, each with a legal input that does it.
+_LOOP = {"type": "array", "anyOf": [{"items": {"$ref": "#/$defs/n"}}] * 2}
+TRAPS: dict[str, tuple[dict[str, Any], Any]] = {
+    "a pattern": ({"pattern": "^(a+)+$"}, "a" * 60 + "!"),
+    "names of properties": ({"patternProperties": {"^(a+)+$": {}}}, {"a" * 60 + "!": 1}),
+    "references": ({"$defs": {"n": _LOOP}, "$ref": "#/$defs/n"}, json.loads("[" * 28 + "]" * 28)),
+}
+TRAPS["references"][1][0] = json.loads("[" * 26 + "1" + "]" * 26)
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_schema_that_takes_for_ever_keeps_nobody_waiting(
+    here: Stage, api: Api, client: httpx.Client, name: str
+) -> None:
+    """Protects: the api answers meanwhile, also who has sent it; a batch of them costs no more than
+    one, the log says what to do, and other schemas go on refusing."""
+    schema, trap = TRAPS[name]
+    agent = f"slow with {name}"
+    here.run(lambda db: register(db, (AgentInfo(agent, "1", "runs", "", schema),)))
+    until(lambda: agent in client.get("/v1/agents").text)
+    runs = {"runs": [{"agent": agent, "input": trap}] * 50}
+    with api.client() as other, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(other.post, "/v1/runs:batch", json=runs)
+        asked = 0
+        while not sent.done():
+            assert client.get("/v1/agents", timeout=10).status_code == 200
+            asked += 1
+        assert sent.result().status_code == 202, sent.result().text
+    assert asked > 10
+    said = api.part.last_words(5)
+    assert agent in said and "Make its patterns, references and uniqueItems simpler" in said
+    strict = {"agent": "strict", "input": {"question": "?"}}
+    assert "too short" in client.post("/v1/runs", json=strict).text
+
+
+def test_the_process_that_checks_inputs_is_started_anew(here: Stage) -> None:
+    """Protects: somebody kills it (a node without memory): the next input is checked all the same;
+    and it ends with the api."""
+
+    api = here.start()
+
+    def checkers() -> list[int]:
+        tasks = Path(f"/proc/{api.part.pid}/task").glob("*/children")
+        return [int(pid) for children in tasks for pid in children.read_text().split()]
+
+    bad = {"agent": "strict", "input": {"question": "?"}}
+    with api.client() as client:
+        assert "too short" in client.post("/v1/runs", json=bad).text
+        [first] = checkers()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: Path(f"/proc/{first}/stat").read_text().split()[2] == "Z")
+        assert "too short" in client.post("/v1/runs", json=bad).text
+        [second] = checkers()
+    api.part.kill()
+    until(lambda: not Path(f"/proc/{second}").exists())
+    assert first != second

@@ -112,6 +112,16 @@ async def test_a_redis_that_is_known_is_left_alone(
     assert (rebuilds(), lists(settings)) == before
 
 
+async def test_a_redis_is_known_before_the_first_worker_comes(db: Database, queue: Queue) -> None:
+    """Protects: where nothing is served and nothing waits there is nothing to delete, and Redis is
+    not asked for what it refuses, over and over, until somebody starts a worker."""
+    assert await recovery.queues(db) == []
+    before = metric("researchcopilot_redis_refusals_total", why="other")
+    await check_redis(db, queue)
+    assert await recovery.is_known_redis(db, queue)
+    assert metric("researchcopilot_redis_refusals_total", why="other") == before
+
+
 async def test_what_stood_there_is_not_doubled(
     settings: Settings, db: Database, queue: Queue
 ) -> None:
@@ -263,6 +273,26 @@ async def test_a_redis_that_changes_once_more_meanwhile_is_not_called_known(
 
     with monkeypatch.context() as patch:
         patch.setattr(recovery, "_push_page", push_and_flush)
+        assert await recovery.rebuild(db, queue) is None
+    assert not await recovery.is_known_redis(db, queue)
+    await check_redis(db, queue)
+    assert lists(settings) == (due, delayed)
+
+
+async def test_a_redis_that_is_wiped_as_soon_as_it_was_marked_is_looked_at_again(
+    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects: without its mark it has no identity that could be kept, and that is no error."""
+    due, delayed, _ = await some_runs(db, queue)
+    mark = queue.mark_epoch
+
+    async def mark_and_flush(epoch: str) -> None:
+        await mark(epoch)
+        with prompt(settings) as client:
+            client.flushall()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "mark_epoch", mark_and_flush)
         assert await recovery.rebuild(db, queue) is None
     assert not await recovery.is_known_redis(db, queue)
     await check_redis(db, queue)

@@ -67,11 +67,11 @@ async def new_run(
 ) -> NewRun:
     """The run that these checked fields ask for; of no use if there are faults. `where` is their
     path in what was asked."""
-    check_size(door, fields["input"], f"{where}.input", faults)
+    fits = check_size(door, fields["input"], f"{where}.input", faults)
     _check_times(fields, where, faults)
     catalogue = door.catalogue
     agent = await catalogue.agent(fields["agent"], f"{where}.agent", faults)
-    if agent is not None:
+    if agent is not None and fits:
         await check_input(fields["input"], agent, f"{where}.input", faults)
     queue = fields["queue"]
     if queue is not None:
@@ -96,14 +96,16 @@ async def new_run(
     )
 
 
-def check_size(door: Door, value: Any, where: str, faults: list[Fault]) -> None:
+def check_size(door: Door, value: Any, where: str, faults: list[Fault]) -> bool:
+    """Whether it fits; a fault more if it does not."""
     limit = door.max_input_bytes
     if isinstance(value, str) and len(value) * 6 < limit:
-        return  # cannot be longer, however it is escaped
+        return True  # cannot be longer, however it is escaped
     size = len(dumps(value).encode())
     if size > limit:
         message = f"must have at most {limit} bytes as JSON; it has {size}"
         faults.append(Fault(where, message, "too_large"))
+    return size <= limit
 
 
 def _check_times(fields: Mapping[str, Any], where: str, faults: list[Fault]) -> None:

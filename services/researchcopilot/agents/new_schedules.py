@@ -91,9 +91,9 @@ def overlap_of(misfire: str) -> str:
 
 async def check_work(door: Door, schedule: Schedule, faults: list[Fault]) -> None:
     """Whether somebody would take its runs."""
-    check_size(door, schedule.input, "$.input", faults)
+    fits = check_size(door, schedule.input, "$.input", faults)
     agent = await door.catalogue.agent(schedule.agent, "$.agent", faults)
-    if agent is not None:
+    if agent is not None and fits:
         await check_input(schedule.input, agent, "$.input", faults)
     if schedule.queue is not None:
         await door.catalogue.queue(schedule.queue, "$.queue", faults)

@@ -16,6 +16,8 @@ from researchcopilot.core.schemas import Flaw
 
 # A body that is on its way may take so long; it costs nothing but a connection meanwhile.
 BODY_SECONDS = 60.0
+# What is larger is understood in a thread.
+SLOW_BYTES = 100_000
 UTF_8 = ("utf-8", "utf8", "us-ascii")
 
 

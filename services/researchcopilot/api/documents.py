@@ -37,8 +37,6 @@ _JSON = "application/json"
 # What `read_document` can read; it looks at the bytes and not at the name.
 _CHARSETS = (*bodies.UTF_8, "gb18030", "gbk", "gb2312")
 _NAME = Param("name", Text(1, 500), "the document's name: a new text of one name replaces the old")
-# Above this many bytes a document is read in a thread, so that other requests are not held up.
-_SLOW_BYTES = 100_000
 _FILENAME = re.compile(r"""filename="((?:[^"\\]|\\.)*)"|filename=([^\s;"]+)""", re.IGNORECASE)
 _FILENAME_UTF8 = re.compile(r"filename\*=utf-8'[^']*'([^\s;]+)", re.IGNORECASE)
 
@@ -121,7 +119,7 @@ async def _read(call: Call) -> NewDocument:
     else:
         name = _given_name(call)
         data = await bodies.read(call.scope, call.receive, limit)
-    if len(data) > _SLOW_BYTES:
+    if len(data) > bodies.SLOW_BYTES:
         return await asyncio.to_thread(read_document, name, data, max_bytes=limit)
     return read_document(name, data, max_bytes=limit)
 

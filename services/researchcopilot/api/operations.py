@@ -4,6 +4,7 @@ The same record routes a request, validates its parameters and body, and becomes
 `/openapi.json`. `Call` is one request on its way through; `Services` is what the process shares.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -108,9 +109,14 @@ class Call:
         assert self.operation.body is not None
         bodies.media_type(self.scope, "application/json")
         data = await bodies.read(self.scope, self.receive, self.services.settings.max_body_bytes)
+        if len(data) > bodies.SLOW_BYTES:  # nobody else waits for it
+            return await asyncio.to_thread(self._understand, self.operation.body, data)
+        return self._understand(self.operation.body, data)
+
+    def _understand(self, body: Body, data: bytes) -> dict[str, Any]:
         faults: list[Fault] = []
         self.said = bodies.parse(data)
-        fields: dict[str, Any] = self.operation.body.check(self.said, "$", faults)
+        fields: dict[str, Any] = body.check(self.said, "$", faults)
         if faults:
             raise refuse(faults)
         return fields

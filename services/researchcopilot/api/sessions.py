@@ -28,9 +28,10 @@ async def list_messages(call: Call) -> Response:
 
 
 def _position(values: list[Any]) -> int:
-    if not isinstance(values[0], int) or not 0 <= values[0] < 2**63:
+    found = values[0]
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**63:
         raise ValueError("not a position")
-    return values[0]
+    return found
 
 
 OPERATIONS = (

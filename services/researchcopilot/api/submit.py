@@ -5,6 +5,7 @@ can change between a request and its repetition, so a repetition is looked up be
 by them: who was told 202 once is told 202 again.
 """
 
+import asyncio
 import math
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -86,7 +87,11 @@ async def _accept(call: Call, wanted: list[Wanted]) -> tuple[list[Run], bool]:
     key = idempotency.of_call(call)
     faults: list[Fault] = []
     door = call.services.door
-    new = [await new_run(door, call.workspace_id, *item, faults) for item in wanted]
+    new: list[NewRun] = []
+    for item in wanted:
+        new.append(await new_run(door, call.workspace_id, *item, faults))
+        if len(wanted) > 1:
+            await asyncio.sleep(0)  # others have their turn between those of a batch
     if faults:
         earlier = await accepted_before(call.services.db, key) if key else None
         if earlier is None:

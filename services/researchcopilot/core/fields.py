@@ -12,6 +12,10 @@ from typing import Any
 from researchcopilot.core.faults import Fault
 from researchcopilot.core.schemas import Kind, Schema, wrong_type
 
+# More faults than anybody is shown are only counted: a body has room for a million fields that do
+# not exist, and looking for what each might have meant takes seconds.
+HINTED = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -46,7 +50,9 @@ class Body(Kind):
             return wrong_type("an object", value, where, faults)
         before = len(faults)
         if not value.keys() <= self.fields.keys():
-            faults.extend(self._unknown(key, where) for key in value if key not in self.fields)
+            for key in value:
+                if key not in self.fields:
+                    faults.append(self._unknown(key, where, hinted=len(faults) < HINTED))
         checked = {}
         for name, field in self.fields.items():
             given = value.get(name)
@@ -58,7 +64,9 @@ class Body(Kind):
                 checked[name] = field.default
         return checked if len(faults) == before else None
 
-    def _unknown(self, key: str, where: str) -> Fault:
+    def _unknown(self, key: str, where: str, *, hinted: bool) -> Fault:
+        if not hinted:
+            return Fault(where, "has another field that does not exist here", "unknown_field")
         close = difflib.get_close_matches(key[:100], self.fields, n=1)
         hint = f"did you mean {close[0]}?" if close else f"fields are {', '.join(self.fields)}"
         return Fault(f"{where}.{key}", f"is not a field here; {hint}", "unknown_field")

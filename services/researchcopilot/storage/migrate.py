@@ -14,6 +14,7 @@ from importlib.resources.abc import Traversable
 
 from researchcopilot.core.errors import ConfigError, SchemaBehind
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.silence import script
 from researchcopilot.storage.sql import load
 
 _SQL = load("migrate")
@@ -70,7 +71,8 @@ async def migrate(db: Database, phases: tuple[str, ...] = PHASES) -> list[str]:
                     f"The migration {migration.name} is not the one that this database was made "
                     "with. Migrations are never edited: restore the file and add a new one."
                 )
-            await connection.execute(migration.text.encode())
+            with script(connection, migration.text):
+                await connection.execute(migration.text.encode())
             await connection.execute(
                 _SQL["record"], {"name": migration.name, "sha256": migration.sha256}
             )

@@ -363,8 +363,9 @@ class Queue:
                 self.key(f"queue:{queue}:probed"),
             )
         ]
-        async with _told():
-            await self._redis.unlink(*names)
+        if names:  # before the first worker comes there is none
+            async with _told():
+                await self._redis.unlink(*names)
 
     async def all(self, commands: Sequence[tuple[str, ...]], *, fenced: bool = False) -> list[Any]:
         """Several commands in one round trip; not a transaction.

@@ -107,8 +107,11 @@ async def rebuild(db: Database, redis: Queue) -> int | None:
         mine = await cursor.fetchone()
         if mine is None or not mine[0]:
             return None
-        await redis.mark_epoch(new_id())
+        mark = new_id()
+        await redis.mark_epoch(mark)
         identity = await redis.identity()
+        if identity[0] != mark:
+            return None
         await redis.clear(await queues(db))
         await _forget_workers(db, redis)
         pushed = 0

@@ -12,6 +12,8 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -25,17 +27,66 @@ log = logging.getLogger(__name__)
 
 
 def impatient(limit_s: float) -> type[AsyncConnection[TupleRow]]:
-    """Connections that give up a wait for the server after so long."""
+    """Connections that give up a wait for the server when nothing has moved for so long."""
 
     class Impatient(AsyncConnection[TupleRow]):
+        patience_s = limit_s
+
         async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-            timer = asyncio.get_running_loop().call_later(limit_s, _cut, self, limit_s)
+            listening = _Listening(self, self.patience_s)
             try:
-                return await super().wait(gen, *args, **kwargs)
+                return await super().wait(listening.to(gen), *args, **kwargs)
             finally:
-                timer.cancel()
+                listening.end()
 
     return Impatient
+
+
+class _Listening:
+    """Cuts a connection on which no byte goes in either direction for so long. The whole time says
+    nothing: many statements that are sent together, or a large answer, may take any time."""
+
+    def __init__(self, connection: Any, limit_s: float) -> None:
+        self._connection = connection
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._moved_at = self._loop.time()
+        self._timer = self._loop.call_later(limit_s, self._look)
+
+    def to(self, gen: PQGen[RV]) -> PQGen[RV]:
+        """The same steps of the driver, each of which is a sign of life."""
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    self._moved_at = self._loop.time()
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: RV = end.value
+            return result
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._moved_at + self._limit_s - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            _cut(self._connection, self._limit_s)
+
+
+@contextmanager
+def script(connection: Any, text: str) -> Iterator[None]:
+    """For statements that are sent as one text: each may take its time, and the server says nothing
+    before the last of them is done."""
+    before = connection.patience_s
+    connection.patience_s = before * max(1, text.count(";"))
+    try:
+        yield
+    finally:
+        connection.patience_s = before
 
 
 def impatient_thread(limit_s: float) -> type[psycopg.Connection[TupleRow]]:
