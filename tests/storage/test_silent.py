@@ -62,7 +62,8 @@ async def test_what_is_answered_bit_by_bit_is_heard_to_its_end(hasty: Database) 
     """Protects: many statements that are sent together take longer than any of them may."""
     mine = await hasty.rows(b"SELECT pg_backend_pid()")
     query = b"SELECT pg_sleep(%s), repeat('x', 10000)"
-    await hasty.execute_many(query, [(0.1,) for _ in range(20)])
+    async with hasty.connection() as connection, connection.cursor() as cursor:
+        await cursor.executemany(query, [(0.1,) for _ in range(20)])
     assert await hasty.rows(b"SELECT pg_backend_pid()") == mine
 
 
