@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from kmock import KubernetesError
 from tests.operator.cluster import Served
 from tests.operator.customs import RUNS, Customs, running_beside
+from tests.operator.rude import rude
 from tests.operator.stage import operating, with_operator
 from tests.operator.test_research_runs import has_ended, phase, runs
 from tests.support import Gate, echo, eventually, row, working
@@ -192,6 +194,33 @@ async def test_events_that_are_lost_are_made_up_for_by_the_next_list(
         await api.kubectl_apply(RUNS, "b", ECHO)
         await eventually(lambda: has_ended(db, found["runId"]))
         await phase(api, "b", "Succeeded")
+
+
+async def test_an_answer_that_is_no_list_cancels_nothing(
+    ours: Settings, db: Database, queue: Queue, cluster: tuple[Served, Customs], context: Context
+) -> None:
+    """Something between us and the API server answers for it: that is not that all are gone."""
+    served, api = cluster
+    gate = Gate()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async with (
+        working(ours, db, queue, {"gate": gate}),
+        operating(ours, db, queue, served),
+        rude(answer) as server,
+    ):
+        await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+        found = await phase(api, "a", "Running")
+        kube = Kube(server.credentials)
+        beside = Projection(replace(context, kube=kube), ResearchRuns(context))
+        with pytest.raises(Unavailable, match="a list was asked for, and this is none"):
+            await beside._resync()
+        await kube.close()
+        assert (await row(db, found["runId"]))["cancel_requested_at"] is None
+        gate.open.set()
+        await phase(api, "a", "Succeeded")
 
 
 async def test_another_object_of_the_same_name_is_another(
