@@ -1,5 +1,5 @@
-"""Something that answers where an API server should: what it says to lists, watches and writes is up
-to the test, byte by byte; of discovery it tells what an API server would.
+"""Something that answers where an API server should: what it says to lists, watches and writes is
+up to the test, byte by byte; of discovery it tells what an API server would.
 
     async with rude(answer) as server:
         ... server.credentials(), server.asked
@@ -93,5 +93,7 @@ def as_json(text: str) -> web.Response:
 
 def listed(*items: str) -> web.Response:
     """A list of these objects, each as JSON."""
-    text = '{"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [%s]}'
+    text = (
+        '{"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [%s]}'
+    )
     return as_json(text % ",".join(items))

@@ -2,12 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from kmock import KubernetesError
 from kopf._cogs.aiokits import aiotasks
+from multidict import CIMultiDict
 from tests.operator.cluster import PODS, Served
 from tests.operator.rude import listed, rude
 from tests.operator.stage import (
@@ -142,8 +146,17 @@ async def test_a_watch_that_ends_at_once_is_asked_for_ever_more_rarely(
     ):
         await eventually(lambda: len(server.watched("pods")) > 4, 20)
         begun = server.watched("pods")
-    gaps = [after - before for before, after in zip(begun, begun[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(begun)]
     assert all(gap > least for gap, least in zip(gaps, (0.2, 0.4, 0.9, 1.9), strict=False)), gaps
+
+
+async def test_who_was_held_back_finds_a_closed_session_as_kopf_expects_it() -> None:
+    """Its token was refused meanwhile: an error that kopf tries again at, with another session."""
+    session = aiohttp.ClientSession()
+    await session.close()
+    starts = aiohttp.TraceRequestStartParams("GET", URL("http://a/api/v1/pods"), CIMultiDict())
+    with pytest.raises(aiohttp.ClientConnectionError, match="session is closed"):
+        await Watches("pods")._starts(session, SimpleNamespace(), starts)
 
 
 async def test_pages_that_are_no_answers_leave_it_neither_ready_nor_alive(

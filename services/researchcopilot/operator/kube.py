@@ -86,12 +86,10 @@ class Token:
 def open_session(info: kopf.ConnectionInfo, watches: Watches | None = None) -> kopf.AiohttpSession:
     """A session of its own for whoever asks, in the form in which kopf takes it."""
     in_cluster = ACCOUNT / "token"
-    token = (Token(in_cluster),) if in_cluster.exists() else ()
-    pace = (watches.pace,) if watches else ()
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=_as_clients_of_kubernetes_do(info)),
         headers={**info.as_http_headers(), "User-Agent": f"researchcopilot-operator/{__version__}"},
-        middlewares=(*pace, *token),
+        middlewares=(Token(in_cluster),) if in_cluster.exists() else (),
         trace_configs=[watches.trace()] if watches else None,
     )
     return kopf.AiohttpSession(

@@ -1,9 +1,9 @@
 """Objects of one kind as they were last seen: what events and lists have told, put into order.
 
 Events come twice, late, or not at all, and a list can be older than an event: what is older than
-what is known is dropped, and a uid that was deleted never comes back. A newer one of the same name says
-that the one before was deleted, though nobody has told. Nothing here decides anything; nothing here
-has to survive.
+what is known is dropped, and a uid that was deleted never comes back. A newer one of the same name
+says that the one before was deleted, though nobody has told. Nothing here decides anything; nothing
+here has to survive.
 """
 
 import time

@@ -33,7 +33,7 @@ class Watches:
         started = time.monotonic()
         self._answered = dict.fromkeys(kinds, started)
         self.listed: dict[str, asyncio.Event] = {kind: asyncio.Event() for kind in kinds}
-        self.pace = Pace()
+        self._pace = Pace()
 
     def age(self, kind: str) -> float:
         return time.monotonic() - self._answered[kind]
@@ -52,8 +52,22 @@ class Watches:
 
     def trace(self) -> aiohttp.TraceConfig:
         trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(self._starts)
         trace.on_request_end.append(self._ended)
         return trace
+
+    async def _starts(
+        self,
+        session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        starts: aiohttp.TraceRequestStartParams,
+    ) -> None:
+        """Held back, if it comes too soon; pages of a list are not."""
+        query = starts.url.query
+        if starts.method == "GET" and asked(starts.url) and "continue" not in query:
+            await asyncio.sleep(self._pace.wait_s((starts.url.path, "watch" in query)))
+            if session.closed:  # meanwhile: kopf has been refused, and has opened another
+                raise aiohttp.ClientConnectionError("The session is closed.")
 
     async def _ended(
         self,
@@ -74,18 +88,11 @@ class Watches:
 
 
 class Pace:
-    """Holds back lists and watches that are asked for again too soon; pages of a list are not."""
+    """How long whoever asks for a list or watch has to wait, so as not to ask again too soon."""
 
     def __init__(self) -> None:
         self._began: dict[tuple[str, bool], float] = {}
         self._pause: dict[tuple[str, bool], float] = {}
-
-    async def __call__(
-        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        if request.method == "GET" and asked(request.url) and "continue" not in request.url.query:
-            await asyncio.sleep(self.wait_s((request.url.path, "watch" in request.url.query)))
-        return await handler(request)
 
     def wait_s(self, key: tuple[str, bool]) -> float:
         now = time.monotonic()
