@@ -219,15 +219,19 @@ class Served:
 
     def kubeconfig(self) -> str:
         """The text of one, for a process."""
-        context = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
-        return yaml.safe_dump(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": context}],
-                "clusters": [{"name": "c", "cluster": {"server": self.credentials().server}}],
-                "users": [{"name": "u", "user": {}}],
-            }
-        )
+        return kubeconfig(str(self.credentials().server))
+
+
+def kubeconfig(server: str) -> str:
+    context = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
+    return yaml.safe_dump(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": context}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+    )
 
 
 @contextlib.asynccontextmanager

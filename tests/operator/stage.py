@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.operator.cluster import NAMESPACE, PODS, Cluster, Json, Served
+from tests.operator.rude import Rude
 from tests.support import claim, eventually, new_run, prompt, submit
 
 from researchcopilot.core.ids import new_id
@@ -48,14 +49,15 @@ class Operating:
 
 @asynccontextmanager
 async def operating(
-    settings: Settings, db: Database, queue: Queue, served: Served, *, wait: bool = True
+    settings: Settings, db: Database, queue: Queue, served: Served | Rude, *, wait: bool = True
 ) -> AsyncIterator[Operating]:
     """The operator, until the end of the block; ready when it begins, if it is waited for."""
     service = Service(settings, db, queue, Health(), Stop())
     task = asyncio.create_task(work(service, served.credentials))
     try:
-        if wait:
-            await eventually(lambda: task.done() or is_watching(service, served.cluster))
+        if wait and isinstance(served, Served):
+            cluster = served.cluster
+            await eventually(lambda: task.done() or is_watching(service, cluster))
         yield Operating(service, task)
     finally:
         service.stop()

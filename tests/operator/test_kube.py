@@ -17,6 +17,7 @@ import kopf
 import pytest
 from kmock import KubernetesError
 from tests.operator.cluster import NAMESPACE, PODS, Served
+from tests.operator.rude import as_json, rude
 from tests.operator.stage import a_pod
 
 from researchcopilot.core.errors import ConfigError, Unavailable
@@ -55,6 +56,50 @@ async def test_what_is_refused_says_what_and_why(served: Served) -> None:
         await kube.call("GET", LIST)
     await served.open()
     await kube.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "[]", "<html>", '{"kind": "PodLi', "{}", '{"items": []}', '{"kind": "Status"}',
+     '{"kind": "PodList", "metadata": {}}', '{"x":' * 20_000 + "1" + "}" * 20_000],
+    ids=lambda text: text[:20] or "nothing",
+)  # fmt: skip
+async def test_what_is_no_list_is_not_taken_for_an_empty_one(text: str) -> None:
+    """What is not on a list is gone: its runs are cancelled, its workers' runs taken back."""
+
+    async def answer(_: aiohttp.web.Request) -> aiohttp.web.Response:
+        return as_json(text)
+
+    async with rude(answer) as server:
+        kube = Kube(server.credentials)
+        with pytest.raises(Unavailable, match=r"^What answers GET .*/pods is no API server, or "):
+            await anext(kube.pages(LIST))
+        await kube.close()
+
+
+async def test_an_empty_list_is_one_also_as_go_writes_it() -> None:
+    async def answer(_: aiohttp.web.Request) -> aiohttp.web.Response:
+        return as_json('{"kind": "PodList", "metadata": null, "items": null}')
+
+    async with rude(answer) as server:
+        kube = Kube(server.credentials)
+        assert [page async for page in kube.pages(LIST)] == [[]]
+        await kube.close()
+
+
+@pytest.mark.parametrize("date", ["soon", "Mon, 30 Nov 2026 10:00:00 -0000"])
+async def test_a_date_that_says_no_time_moves_no_clock(date: str) -> None:
+    """Neither an answer is lost by it, nor is the next comparison of times."""
+
+    async def answer(_: aiohttp.web.Request) -> aiohttp.web.Response:
+        return aiohttp.web.json_response({"major": "1"}, headers={"Date": date})
+
+    async with rude(answer) as server:
+        kube = Kube(server.credentials)
+        before = kube.now()
+        assert await kube.call("GET", "/version") == {"major": "1"}
+        assert 0 <= (kube.now() - before).total_seconds() < 60
+        await kube.close()
 
 
 async def test_a_server_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

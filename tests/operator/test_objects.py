@@ -51,6 +51,23 @@ def test_what_was_deleted_never_comes_back() -> None:
     assert known.take(body(10, uid=other)) is not None
 
 
+def test_a_newer_one_of_its_name_says_that_it_was_deleted() -> None:
+    """Nobody told, since the watch had to begin anew; what is told late of the old one says nothing
+    of the new."""
+    known, newer = Objects(), new_id()
+    known.take(body(1))
+    known.take(body(5, uid=newer))
+    assert [seen.uid for seen in known] == [newer] and known.gone == {UID}
+    assert known.take(body(2)) is None
+    late = new_id()
+    known.take(body(3, uid=late))
+    assert known.get(newer) is not None
+    known.drop(newer)
+    last = new_id()
+    known.take(body(9, uid=last))
+    assert known.gone == {UID, newer}, "the one before it was gone already"
+
+
 def test_what_a_person_has_just_changed_does_not_wait_for_a_status_that_was_shown() -> None:
     """A RunSchedule shows its ticks every ten seconds; `suspend: true` counts at once."""
     known = Objects()

@@ -9,13 +9,16 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from aiohttp import web
 from tests.conftest import Parts
-from tests.operator.cluster import Served
+from tests.operator.cluster import NAMESPACE, Json, Served, kubeconfig
 from tests.operator.customs import RUNS, SCHEDULES, Customs
+from tests.operator.rude import listed, rude
 from tests.services import truths
 from tests.services.scraping import wrong_gauges
 from tests.support import echo, eventually, working
 
+from researchcopilot.core.ids import new_id
 from researchcopilot.core.settings import Settings
 from researchcopilot.dev.parts import Part
 from researchcopilot.dev.processes import until
@@ -102,6 +105,39 @@ async def test_what_it_tells_is_the_truth(
             return not found
 
         assert await asyncio.to_thread(until, all_true, 20), "\n".join(found)
+
+
+async def test_an_object_that_is_nested_as_deep_as_a_cluster_takes_it_stops_no_other(
+    settings: Settings, db: Database, queue: Queue, parts: Parts, tmp_path: Path
+) -> None:
+    """Whoever may apply one could else keep the lists and watches of everybody from being read."""
+    deep = '{"x":' * 9_990 + "1" + "}" * 9_990
+    shown: dict[str, Json] = {}
+    told = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "PATCH":
+            name = request.path.split("/")[-2]
+            shown[name] = {**shown.get(name, {}), **(await request.json())["status"]}
+            return web.json_response({})
+        if "watch" in request.query:
+            await told.wait()
+        return listed(*(both if request.path.endswith("/researchruns") else ()))
+
+    both = [an_object("deep", deep), an_object("good", "1")]
+    async with working(settings, db, queue, {"echo": echo}), rude(answer) as server:
+        config = tmp_path / "kubeconfig"
+        config.write_text(kubeconfig(server.url))
+        await asyncio.to_thread(parts, "operator", KUBECONFIG=str(config))
+        await eventually(lambda: shown.get("good", {}).get("phase") == "Succeeded", 20)
+        await eventually(lambda: "deep" in shown)
+        told.set()
+    assert shown["deep"]["message"] == "spec.input is nested deeper than 32 levels."
+
+
+def an_object(name: str, given: str) -> str:
+    meta = f'{{"name": "{name}", "namespace": "{NAMESPACE}", "uid": "{new_id()}", "generation": 1}}'
+    return f'{{"metadata": {meta}, "spec": {{"agent": "echo", "input": {given}}}}}'
 
 
 def has_succeeded(api: Customs, name: str) -> bool:

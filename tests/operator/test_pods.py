@@ -267,3 +267,17 @@ async def test_pods_are_only_read(
     asked = [request for request in served.cluster.asked if request.resource == PODS]
     assert {request.method.value for request in asked} == {"GET"}
     assert all(request.params["labelSelector"] for request in asked)
+
+
+async def test_an_event_that_cannot_be_read_keeps_no_other_from_being_heard(
+    settings: Settings, db: Database, queue: Queue, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and dropped; no API server says such a thing, and something else may."""
+    async with operating(with_operator(settings), db, queue, served) as operator:
+        _, worker = await in_cluster(served.cluster, db, queue)
+        odd = merged(a_pod("odd"), {"status": {"containerStatuses": 7}})
+        await served.cluster.tell(PODS, "MODIFIED", odd)
+        await eventually(lambda: "'int' object is not iterable" in caplog.text)
+        await served.cluster.remove(PODS, "a")
+        await eventually(lambda: queued_again(db, worker))
+        assert not operator.task.done()

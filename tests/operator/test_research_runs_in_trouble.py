@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from kmock import KubernetesError
 from tests.operator.customs import RUNS, Customs, running_beside
+from tests.operator.rude import rude
 from tests.operator.scene import Scene
 from tests.operator.test_research_runs import phase, runs
-from tests.support import Gate, echo, ended, eventually
+from tests.support import Gate, echo, ended, eventually, row
 
 from researchcopilot.core.errors import Unavailable
 from researchcopilot.operator.context import Context
@@ -164,6 +166,28 @@ async def test_events_that_are_lost_are_made_up_for_by_the_next_list(
         await api.kubectl_apply(RUNS, "b", ECHO)
         assert (await ended(db, found["runId"]))["status"] == "cancelled"
         await phase(api, "b", "Succeeded")
+
+
+async def test_an_answer_that_is_no_list_cancels_nothing(
+    scene: Scene, api: Customs, db: Database, context: Context
+) -> None:
+    """Something between us and the API server answers for it: that is not that all are gone."""
+    gate = Gate()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async with scene.at_work(gate=gate), rude(answer) as server:
+        await api.kubectl_apply(RUNS, "a", {"input": 1, "agent": "gate"})
+        found = await phase(api, "a", "Running")
+        kube = Kube(server.credentials)
+        beside = Projection(replace(context, kube=kube), ResearchRuns(context))
+        with pytest.raises(Unavailable, match="a list was asked for, and this is none"):
+            await beside._resync()
+        await kube.close()
+        assert (await row(db, found["runId"]))["cancel_requested_at"] is None
+        gate.open.set()
+        await phase(api, "a", "Succeeded")
 
 
 async def test_another_object_of_the_same_name_is_another(

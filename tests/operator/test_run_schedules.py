@@ -1,5 +1,6 @@
 """RunSchedule: the row follows its object, whatever happens to either."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from researchcopilot.operator.projection import Projection
 from researchcopilot.operator.run_schedules import RunSchedules
 from researchcopilot.runtime.loop import Stop
 from researchcopilot.scheduler.ticks import TickLoop
-from researchcopilot.storage import schedules
+from researchcopilot.storage import objects, schedules
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.lock import Locks
 from researchcopilot.storage.push import Pusher
@@ -220,6 +221,49 @@ async def test_what_happened_while_the_operator_was_down_is_made_up_for(
             found = await rows(db)
     assert found.keys() == {"research/changed", "research/new", "of the api"}
     assert found["research/changed"].input == 2
+
+
+async def test_one_that_is_made_again_has_the_name_of_the_one_before(
+    scene: Scene, api: Customs, db: Database
+) -> None:
+    """Nobody told of the deletion, and the next list is far: it must not be found stalled because
+    its name is taken by itself."""
+    async with scene.at_work():
+        await api.kubectl_apply(SCHEDULES, "a", SPEC)
+        old = await ready(api, "Scheduled")
+        api.lost_events = True
+        await api.kubectl_delete(SCHEDULES, "a")
+        api.lost_events = False
+        await api.kubectl_apply(SCHEDULES, "a", {**SPEC, "input": 2})
+        new = await ready(api, "Scheduled", "Invalid", "Conflict", "NameTaken")
+        found = await rows(db)
+    assert reason(api)[1] == "Scheduled", reason(api)
+    assert new["scheduleId"] != old["scheduleId"]
+    assert [(one.schedule_id, one.input) for one in found.values()] == [(new["scheduleId"], 2)]
+
+
+async def test_what_goes_while_another_is_buried_is_buried_before_one_of_its_name_is_made(
+    api: Customs, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion is heard of, and then its successor, while the rows of another are dealt with."""
+    projection = Projection(context, RunSchedules(context))
+    for name in ("a", "b"):
+        projection.note("ADDED", await api.kubectl_apply(SCHEDULES, name, SPEC))
+    first, second = (api.find(SCHEDULES, name) for name in ("a", "b"))
+    assert first is not None and second is not None
+    buried: list[str] = []
+    gone = objects.gone
+
+    async def heard(db: Database, uids: Sequence[str]) -> int:
+        if not buried:
+            projection.note("DELETED", second)
+        buried.extend(uids)
+        return await gone(db, uids)
+
+    monkeypatch.setattr(objects, "gone", heard)
+    projection.note("DELETED", first)
+    await projection._bury()
+    assert buried == [first["metadata"]["uid"], second["metadata"]["uid"]]
 
 
 async def test_two_operators_do_not_fight(

@@ -21,6 +21,7 @@ from tests.operator.signal_cases import (
 )
 from tests.operator.stage import a_pod, container, merged
 
+from researchcopilot.core.text import forbidden_in
 from researchcopilot.operator.pods import Seen
 from researchcopilot.operator.signals import REASONS, Asked, Signal, read, suspect
 
@@ -46,6 +47,17 @@ def said(kind: str, **fields: object) -> Signal:
     found = read(kind, merged(a_pod("a"), container(**fields)), "worker")
     assert found is not None
     return found
+
+
+def test_what_a_pod_says_can_be_stored() -> None:
+    """One that cannot would keep the signals of its group from being acted upon."""
+    for reason in ("No\x00", "No\ud800"):
+        ended = {"status": {"phase": "Failed", "reason": reason, "message": reason}}
+        for more in (ended, conditions(disrupted(reason))):
+            found = read("DELETED", merged(a_pod("a"), more), "worker")
+            again = read("MODIFIED", merged(merged(a_pod("a"), ended), more), "worker")
+            assert found is not None and again is not None
+            assert forbidden_in(found.cause) is None and forbidden_in(again.cause) is None
 
 
 def test_the_end_of_a_container_is_the_end_of_what_started_before_it() -> None:

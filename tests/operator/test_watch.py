@@ -2,12 +2,18 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from kmock import KubernetesError
 from kopf._cogs.aiokits import aiotasks
+from multidict import CIMultiDict
 from tests.operator.cluster import PODS, Served
+from tests.operator.rude import listed, rude
 from tests.operator.stage import (
     in_cluster,
     operating,
@@ -19,7 +25,7 @@ from yarl import URL
 
 from researchcopilot.core.settings import Settings
 from researchcopilot.operator import watching
-from researchcopilot.operator.watches import Watches, asked
+from researchcopilot.operator.watches import LATELY_S, MOST_PAUSE_S, Pace, Watches, asked
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.queue import Queue
 
@@ -124,6 +130,68 @@ async def test_postgres_away_makes_signals_wait(
             await eventually(lambda: "1 signals wait for a server" in caplog.text)
         await eventually(lambda: queued_again(db, worker))
     await theirs.close()
+
+
+async def test_a_watch_that_ends_at_once_is_asked_for_ever_more_rarely(
+    settings: Settings, db: Database, queue: Queue
+) -> None:
+    """A proxy that takes no streams. kopf by itself asks thousands of times a second."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="") if "watch" in request.query else listed()
+
+    async with (
+        rude(answer) as server,
+        operating(with_operator(settings), db, queue, server, wait=False),
+    ):
+        await eventually(lambda: len(server.watched("pods")) > 4, 20)
+        begun = server.watched("pods")
+    gaps = [after - before for before, after in pairwise(begun)]
+    assert all(gap > least for gap, least in zip(gaps, (0.2, 0.4, 0.9, 1.9), strict=False)), gaps
+
+
+async def test_who_was_held_back_finds_a_closed_session_as_kopf_expects_it() -> None:
+    """Its token was refused meanwhile: an error that kopf tries again at, with another session."""
+    session = aiohttp.ClientSession()
+    await session.close()
+    starts = aiohttp.TraceRequestStartParams("GET", URL("http://a/api/v1/pods"), CIMultiDict())
+    with pytest.raises(aiohttp.ClientConnectionError, match="session is closed"):
+        await Watches("pods")._starts(session, SimpleNamespace(), starts)
+
+
+async def test_pages_that_are_no_answers_leave_it_neither_ready_nor_alive(
+    settings: Settings, db: Database, queue: Queue
+) -> None:
+    """A proxy that shows its login, with a status of 200: the operator hears nothing."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html")
+
+    quick = with_operator(settings, watch_limit_s=1.0)
+    async with rude(answer) as server, operating(quick, db, queue, server, wait=False) as operator:
+        health = operator.service.health
+        before = len(server.asked)
+        await eventually(lambda: len(server.asked) > before + 1)
+        await eventually(lambda: health.answer("/livez")[0] == 503)
+        assert health.answer("/readyz")[0] == 503
+        assert not operator.task.done()
+
+
+def test_who_asks_the_same_too_soon_waits_longer_each_time_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch that lasts is begun anew at once, and so is another kind's."""
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    pace, pods = Pace(), ("/api/v1/pods", True)
+    waits = []
+    for _ in range(9):
+        waits.append(pace.wait_s(pods))
+        now += waits[-1]
+    assert waits == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
+    assert pace.wait_s(("/api/v1/pods", False)) == 0.0
+    now += LATELY_S
+    assert pace.wait_s(pods) == 0.0
 
 
 def test_only_lists_and_watches_of_a_kind_count() -> None:

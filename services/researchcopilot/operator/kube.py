@@ -6,7 +6,9 @@ kubelet replaces it long before it ends. Elsewhere it is the kubeconfig's curren
 has one time-out and no retries: who calls knows whether it matters.
 """
 
+import json
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -25,8 +27,16 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_S = 60.0
 CALL_S = 10.0
 PAGE = 500
+DEEP = 12_000  # an API server takes 10,000 levels
+CUT = 300  # characters of an answer that stand in an error
 MERGE = "application/merge-patch+json"
 Credentials = Callable[[], kopf.ConnectionInfo]
+
+
+def read_deep() -> None:
+    """Let this process read JSON that is nested as deep as an API server takes it. Else one object
+    that is nested deeper could not be read, nor any list that it stands on."""
+    sys.setrecursionlimit(max(DEEP, sys.getrecursionlimit()))
 
 
 class KubeRefused(ResearchCopilotError):
@@ -116,12 +126,15 @@ class Kube:
             self._opened = None
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
-        """The items of a list, a page at a time."""
+        """The items of a list, a page at a time. What is not on a list is taken for gone, so that
+        only a list is taken for one. Raises Unavailable for any other answer, too."""
         query.setdefault("limit", str(PAGE))
         while True:
             found = await self.call("GET", path, query=query)
-            yield found.get("items") or []
-            token = found.get("metadata", {}).get("continue")
+            if not str(found.get("kind")).endswith("List") or "items" not in found:
+                raise _no_answer("GET", path, f"a list was asked for, and this is none: {found}")
+            yield found["items"] or []
+            token = (found.get("metadata") or {}).get("continue")
             if not token:
                 return
             query["continue"] = token
@@ -151,8 +164,8 @@ class Kube:
                 headers={"Content-Type": MERGE} if method == "PATCH" else None,
                 timeout=aiohttp.ClientTimeout(total=CALL_S),
             ) as response:
-                if date := response.headers.get("Date"):
-                    self._clock = parsedate_to_datetime(date), time.monotonic()
+                if date := moment_of(response.headers.get("Date")):
+                    self._clock = date, time.monotonic()
                 return await _answer(method, path, response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__
@@ -164,11 +177,33 @@ class Kube:
         return self._opened
 
 
+def moment_of(date: str | None) -> datetime | None:
+    """What a Date header says; None if that is no time with its zone."""
+    try:
+        found = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
+def _no_answer(method: str, path: str, why: str) -> Unavailable:
+    return Unavailable(
+        f"What answers {method} {path} is no API server, or not the whole of it (look at the "
+        f"address, and at proxies before it): {why[:CUT]}"
+    )
+
+
 async def _answer(method: str, path: str, response: aiohttp.ClientResponse) -> dict[str, Any]:
+    text = await response.text(errors="replace")
     if response.status < 300:
-        found: dict[str, Any] = await response.json()
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _no_answer(method, path, f"{error}: {text}") from error
+        if not isinstance(found, dict):
+            raise _no_answer(method, path, f"no JSON object: {text}")
         return found
-    text = (await response.text())[:300]
+    text = text[:CUT]
     if response.status >= 500 or response.status == 429:
         raise Unavailable(f"The API server cannot answer {method} {path} now: {text}")
     raise KubeRefused(

@@ -13,7 +13,7 @@ from researchcopilot.core.errors import ConfigError
 from researchcopilot.operator.announce import Announcer
 from researchcopilot.operator.context import Context
 from researchcopilot.operator.deletion_cost import DeletionCost
-from researchcopilot.operator.kube import Credentials, Kube, credentials
+from researchcopilot.operator.kube import Credentials, Kube, credentials, read_deep
 from researchcopilot.operator.metrics import WATCH_AGE
 from researchcopilot.operator.pods import register_pods
 from researchcopilot.operator.projection import Projection
@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"operator takes no arguments (got {argv[0]!r}); see `settings`.")
     # kopf tells of each event at INFO; what matters of it we tell ourselves.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    read_deep()
     return run(serve("operator", os.environ, work, redis_first=False))
 
 

@@ -1,8 +1,9 @@
 """Objects of one kind as they were last seen: what events and lists have told, put into order.
 
 Events come twice, late, or not at all, and a list can be older than an event: what is older than
-what is known is dropped, and a uid that was deleted never comes back. Nothing here decides
-anything; nothing here has to survive.
+what is known is dropped, and a uid that was deleted never comes back. A newer one of the same name
+says that the one before was deleted, though nobody has told. Nothing here decides anything; nothing
+here has to survive.
 """
 
 import time
@@ -66,6 +67,7 @@ class Objects:
     dirty: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     _known: dict[str, Seen] = field(default_factory=dict)
+    _named: dict[tuple[str, str], str] = field(default_factory=dict)
     _dead: dict[str, None] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Seen]:
@@ -82,6 +84,8 @@ class Objects:
         seen = read(body)
         if seen is None or seen.uid in self._dead:
             return None
+        if seen.uid not in self._known:
+            self._name(seen)
         before = self._known.setdefault(seen.uid, seen)
         if seen.version < before.version:
             return None
@@ -98,9 +102,19 @@ class Objects:
             self.gone.add(seen.uid)
         return before
 
+    def _name(self, seen: Seen) -> None:
+        """It has this name from now on, unless a newer one has it."""
+        before = self._known.get(self._named.get((seen.namespace, seen.name), ""))
+        if before is None or before.version < seen.version:
+            self._named[seen.namespace, seen.name] = seen.uid
+            if before is not None:
+                self.drop(before.uid)
+
     def drop(self, uid: str) -> None:
         """It was deleted."""
-        self._known.pop(uid, None)
+        seen = self._known.pop(uid, None)
+        if seen is not None and self._named.get((seen.namespace, seen.name)) == uid:
+            del self._named[seen.namespace, seen.name]
         self.dirty.discard(uid)
         self.gone.add(uid)
         self._dead[uid] = None

@@ -195,8 +195,8 @@ class Projection(Generic[T]):
         return max(0.01, min(until))
 
     async def _bury(self) -> None:
-        gone = list(self._objects.gone)
-        if gone:
+        # Also what goes meanwhile: one that comes after it may have its name.
+        while gone := list(self._objects.gone):
             await stored.gone(self._context.db, gone)
             await self._work.clear()
             self._objects.gone.difference_update(gone)

@@ -229,7 +229,7 @@ def _signal(
         meta["name"],
         meta.get("namespace") or "",
         reason,
-        cause,
+        clean_text(cause),
         owner_of(pod),
         sure,
         before,
