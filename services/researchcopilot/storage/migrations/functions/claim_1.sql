@@ -13,13 +13,14 @@ RETURNS TABLE (run_id uuid, verdict text, wait_s double precision, claim_no int,
                session_id uuid, queue text, agent text, input jsonb, metadata jsonb, attempts int,
                max_attempts int, losses int, timeout_s double precision, deadline timestamptz,
                created_at timestamptz, ready_at timestamptz)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
 BEGIN
     PERFORM 1 FROM sessions s
-    WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (p_run_ids) AND r.serial)
+    WHERE s.session_id = ANY (ARRAY(
+        SELECT r.session_id FROM runs r WHERE r.run_id = ANY (p_run_ids) AND r.serial))
     ORDER BY s.session_id FOR NO KEY UPDATE;
     PERFORM 1 FROM runs r WHERE r.run_id = ANY (p_run_ids) ORDER BY r.run_id FOR NO KEY UPDATE;
 

@@ -5,7 +5,8 @@
 -- `push`.
 CREATE OR REPLACE FUNCTION expire_1(p_limit int)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t timestamptz;
@@ -20,8 +21,8 @@ BEGIN
     END IF;
 
     PERFORM 1 FROM sessions s
-    WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (v_candidates) AND r.serial)
+    WHERE s.session_id = ANY (ARRAY(
+        SELECT r.session_id FROM runs r WHERE r.run_id = ANY (v_candidates) AND r.serial))
     ORDER BY s.session_id FOR NO KEY UPDATE;
 
     t := clock_timestamp();

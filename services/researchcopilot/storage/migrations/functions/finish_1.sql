@@ -17,13 +17,14 @@ CREATE OR REPLACE FUNCTION finish_1(p_worker uuid, p_run_ids uuid[], p_claim_nos
                          p_follow_ups jsonb[] DEFAULT NULL)
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, wait_s double precision,
                claim_no int)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
 BEGIN
     PERFORM 1 FROM sessions s
-    WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (p_run_ids) AND r.serial)
+    WHERE s.session_id = ANY (ARRAY(
+        SELECT r.session_id FROM runs r WHERE r.run_id = ANY (p_run_ids) AND r.serial))
     ORDER BY s.session_id FOR NO KEY UPDATE;
     PERFORM 1 FROM runs r WHERE r.run_id = ANY (p_run_ids) ORDER BY r.run_id FOR NO KEY UPDATE;
 

@@ -11,7 +11,8 @@
 CREATE OR REPLACE FUNCTION fire_1(p_plans jsonb)
 RETURNS TABLE (schedule_id uuid, tick timestamptz, outcome text, run_id uuid, workspace_id int,
                queue text, wait_s double precision, late_s double precision)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t timestamptz;

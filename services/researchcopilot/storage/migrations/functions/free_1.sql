@@ -5,7 +5,8 @@
 -- what is still parked with nobody holding the turn, seen after the lock, is freed and returned.
 CREATE OR REPLACE FUNCTION free_1(p_sessions uuid[])
 RETURNS TABLE (run_id uuid, verdict text, workspace_id int, queue text, reason text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE v_locked uuid[];
 BEGIN

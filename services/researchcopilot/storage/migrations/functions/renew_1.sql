@@ -9,7 +9,8 @@
 CREATE OR REPLACE FUNCTION renew_1(p_worker uuid, p_run_ids uuid[], p_claim_nos int[],
                                    p_lease interval)
 RETURNS TABLE (run_id uuid, claim_no int, verdict text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
 BEGIN

@@ -8,14 +8,15 @@
 CREATE OR REPLACE FUNCTION replay_1(p_workspace int, p_run_ids uuid[], p_new_ids uuid[],
                                     p_fresh boolean)
 RETURNS TABLE (run_id uuid, verdict text, new_run_id uuid, queue text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
 BEGIN
     PERFORM 1 FROM sessions s
-    WHERE s.session_id IN (SELECT r.session_id FROM runs r
-                           WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
-                             AND r.serial)
+    WHERE s.session_id = ANY (ARRAY(
+        SELECT r.session_id FROM runs r
+        WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace AND r.serial))
     ORDER BY s.session_id FOR NO KEY UPDATE;
     PERFORM 1 FROM runs r
     WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
@@ -29,12 +30,14 @@ BEGIN
         SELECT DISTINCT ON (n.run_id) n.run_id, n.new_id, n.place
         FROM unnest(p_run_ids, p_new_ids) WITH ORDINALITY AS n(run_id, new_id, place)
         ORDER BY n.run_id, n.place
+    ), locked AS MATERIALIZED (
+        SELECT r.* FROM runs r WHERE r.run_id = ANY (p_run_ids) AND r.workspace_id = p_workspace
     ), judged AS MATERIALIZED (
         SELECT r.*, n.new_id, n.place, CASE
             WHEN r.status <> 'failed' THEN r.status
             WHEN r.resolved_by IS NOT NULL THEN 'already'
             ELSE 'replayed' END AS verdict
-        FROM named n JOIN runs r ON r.run_id = n.run_id AND r.workspace_id = p_workspace
+        FROM named n JOIN locked r ON r.run_id = n.run_id
     ), made AS (
         INSERT INTO runs (run_id, workspace_id, session_id, agent, queue, serial, input, metadata,
                           max_attempts, timeout_s, deadline, run_at, ready_at, replay_of,

@@ -15,7 +15,8 @@
 CREATE OR REPLACE FUNCTION submit_1(p_members jsonb, p_runs jsonb)
 RETURNS TABLE (member int, verdict text, run_ids uuid[], created_at timestamptz,
                run_at timestamptz[], deadline timestamptz[])
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t timestamptz;
@@ -65,10 +66,10 @@ BEGIN
 
     -- The order of a session's runs is that of this lock.
     PERFORM 1 FROM sessions s
-    WHERE s.session_id IN (
+    WHERE s.session_id = ANY (ARRAY(
         SELECT r.session_id
         FROM jsonb_to_recordset(p_runs) AS r(member int, session_id uuid, serial boolean)
-        WHERE r.serial AND NOT v_out ? r.member::text)
+        WHERE r.serial AND NOT v_out ? r.member::text))
     ORDER BY s.session_id FOR NO KEY UPDATE;
 
     -- A session that another workspace made since we looked: look again, from the start.
@@ -159,10 +160,10 @@ BEGIN
     FROM made m WHERE m.session_id IS NOT NULL;
 
     UPDATE sessions s SET updated_at = t
-    WHERE s.created_at < t - interval '1 second' AND s.session_id IN (
+    WHERE s.created_at < t - interval '1 second' AND s.session_id = ANY (ARRAY(
         SELECT r.session_id FROM jsonb_to_recordset(p_runs)
                AS r(member int, session_id uuid, serial boolean)
-        WHERE r.serial AND NOT v_out ? r.member::text);
+        WHERE r.serial AND NOT v_out ? r.member::text));
 
     -- Read back what stands there: for a second sending it is the rows of the first.
     RETURN QUERY

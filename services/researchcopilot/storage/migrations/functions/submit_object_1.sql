@@ -13,7 +13,8 @@
 CREATE OR REPLACE FUNCTION submit_object_1(p_object jsonb, p_quota int, p_members jsonb, p_runs jsonb)
 RETURNS TABLE (verdict text, run_ids uuid[], held int, created_at timestamptz,
                run_at timestamptz[])
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     o record;

@@ -8,7 +8,8 @@
 CREATE OR REPLACE FUNCTION trigger_1(p_workspace int, p_schedule uuid, p_run uuid, p_route text,
                                      p_key text, p_hash text)
 RETURNS TABLE (verdict text, run_id uuid, queue text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t timestamptz;
