@@ -15,14 +15,15 @@ from tests.support import new_run
 from researchcopilot.core.ids import new_id
 from researchcopilot.core.models import IdempotencyKey, NewRun, Outcome, Submission
 from researchcopilot.core.settings import Settings
-from researchcopilot.storage import moves
+from researchcopilot.storage import moves, objects
 from researchcopilot.storage.db import Database
+from researchcopilot.storage.objects import Owner
 from researchcopilot.storage.queue import Queue
 from researchcopilot.storage.submit import Submitter
 
 pytestmark = pytest.mark.anyio
 GROUP = 8
-PER_RUN = 16  # rows and index entries: the run, its session, its claim, its key, each a few times
+PER_RUN = 200  # rows and index entries; a single look at everything would be 500 more
 # Queued and ended ones, in sessions of their own, with a claim each.
 FILL = b"""
 WITH made AS MATERIALIZED (
@@ -33,6 +34,12 @@ WITH made AS MATERIALIZED (
 ), keys AS (
     INSERT INTO idempotency_keys (workspace_id, route, key, body_hash, run_ids)
     SELECT 1, 'runs', run_id::text, '', ARRAY[run_id] FROM made
+), elsewhere AS (
+    INSERT INTO objects (uid, kind, cluster, namespace, name, workspace_id)
+    SELECT session_id, 'ResearchRun', 'default', 'elsewhere', session_id::text, 1 FROM made
+), asked AS (
+    INSERT INTO object_runs (uid, generation, asked, run_id)
+    SELECT session_id, 1, '', run_id FROM made
 ), tried AS (
     INSERT INTO claims (run_id, claim_no, workspace_id, worker_id, claim_id, started_at)
     SELECT run_id, 1, 1, gen_random_uuid(), gen_random_uuid(), now() FROM made
@@ -62,17 +69,20 @@ async def lone(settings: Settings, anyio_backend: str) -> AsyncIterator[Database
         await db.close()
 
 
-@pytest.mark.parametrize("first", [0, 500])
+@pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
+@pytest.mark.parametrize("first", [0, 1, 8, 500])
 async def test_a_plan_of_the_first_day_is_right_on_the_second(
-    lone: Database, db: Database, queue: Queue, first: int
+    lone: Database, db: Database, queue: Queue, first: int, counted: bool
 ) -> None:
-    """Protects: however many runs there were when it was made."""
+    """Protects: however many runs there were when it was made, and whether autovacuum had come."""
     await db.execute(FILL, {"n": first})
+    if counted:
+        await db.execute(b"VACUUM ANALYZE")
     await Life(lone, queue).all()
     await db.execute(FILL, {"n": 4000})
     life = Life(lone, queue)
     await life.all()
-    assert len(life.read) == 13
+    assert len(life.read) == 14
     assert {move: rows for move, rows in life.read.items() if rows > GROUP * PER_RUN} == {}
 
 
@@ -91,6 +101,7 @@ class Life:
         ids = await self.submit("submit")
         await self.submit("submit, and reject", on_conflict="reject")
         await self.submit("submit, and cancel", on_conflict="cancel_previous")
+        await self.submit_objects()
         await self.claim(ids, "claim")
         await self.db.rows(
             b"SELECT * FROM renew_2(%(w)s, %(ids)s, %(ones)s, '1 min')",
@@ -118,6 +129,15 @@ class Life:
             await self.submitter(Submission((run,), self._key(run)))
         await self.note(move)
         return [run.run_id for run in runs]
+
+    async def submit_objects(self) -> None:
+        for _ in range(GROUP):
+            uid = new_id()
+            owner = Owner(uid, "ResearchRun", "default", "research", uid, 1)
+            await objects.submit(
+                self.db, self.submitter.pusher, owner, new_run(), generation=1, asked="a", quota=99
+            )
+        await self.note("submit an object")
 
     def _key(self, run: NewRun) -> IdempotencyKey:
         return IdempotencyKey(1, "runs", run.run_id, "")

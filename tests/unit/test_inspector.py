@@ -62,3 +62,16 @@ async def test_a_process_that_cannot_be_started_is_trouble_and_no_fault_of_a_req
         patch.setattr(inspector, "MODULE", "researchcopilot.agents.nowhere")
         assert "ended with 1" in str((await asked.check("b", PATTERN)).trouble)
     assert (await asked.check("b", PATTERN)).refusals
+
+
+async def test_who_stands_in_line_for_long_is_let_in_unchecked(
+    asked: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects: many inputs that take half a second each, of somebody else, hold up no request for
+    as long as all of them take."""
+    monkeypatch.setattr(inspector, "LINE_S", 0.1)
+    strict = '{"type": "string"}'
+    slow, told = await asyncio.gather(asked.check(NEVER, PATTERN), asked.check(1, strict))
+    assert "of computing" in str(slow.trouble)
+    assert told.refusals == [] and "kept the process that checks busy" in str(told.trouble)
+    assert (await asked.check(1, strict)).refusals

@@ -20,6 +20,7 @@ from researchcopilot.core.text import dumps
 
 log = logging.getLogger(__name__)
 _SHORT = 2000  # characters of a text that is checked sooner than another process is reached
+_SMALL = 4000  # of a schema: it is checked itself, which can cost the square of what it is long
 # What can make the check of a short text long: all else costs what the schema is long.
 _COSTLY = tuple(f'"{word}"' for word in ("pattern", "$ref", "$dynamicRef", "$recursiveRef"))
 
@@ -54,5 +55,6 @@ def _is_quick(value: Any, schema: str) -> bool:
     return (
         isinstance(value, str)
         and len(value) <= _SHORT
+        and len(schema) <= _SMALL
         and not any(word in schema for word in _COSTLY)
     )

@@ -21,6 +21,7 @@ from researchcopilot.core.text import dumps
 
 MODULE = "researchcopilot.agents.schema_check"
 WAIT_S = 10.0  # for a process that computes for a second, on a machine that has other work
+LINE_S = 2.0  # in line before it: nobody waits longer for others
 SET_ASIDE_S = 60.0
 _MOST_ASIDE = 256
 
@@ -38,7 +39,11 @@ class Inspector:
     async def check(self, value: Any, schema: str) -> Told:
         """As schema_check does it; or that it could not be told in time."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._line, self._ask, value, schema)
+        patience = time.monotonic() + LINE_S
+        try:
+            return await loop.run_in_executor(self._line, self._ask, value, schema, patience)
+        except RuntimeError as error:  # no thread can be started
+            return Told([], f"nobody can be asked: {error}")
 
     def close(self) -> None:
         """Wait for what was asked, and end the process. Nothing can be asked any more."""
@@ -46,12 +51,14 @@ class Inspector:
         self._line.shutdown()
         self._end()
 
-    def _ask(self, value: Any, schema: str) -> Told:
+    def _ask(self, value: Any, schema: str, patience: float) -> Told:
+        if time.monotonic() > patience:
+            return Told([], f"others have kept the process that checks busy for {LINE_S:g} s")
         if self._aside.get(schema, 0.0) > time.monotonic():
             return Told([])  # it was said when that began
         try:
             answer = self._answer(dumps([value, schema]).encode() + b"\n")
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self._end()
             return Told([], f"the process that checks cannot be asked: {error}")
         if answer.endswith(b"\n"):

@@ -60,7 +60,8 @@ def main() -> None:
     with contextlib.suppress(OSError):  # where the kernel has to choose, it is not who asks
         Path("/proc/self/oom_score_adj").write_text("1000")
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, most))
+    memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
     _validator("{}")  # imports everything, before the clock runs
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, LIMIT_S)

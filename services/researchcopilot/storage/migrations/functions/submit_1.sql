@@ -10,6 +10,8 @@
 --
 -- The caller puts members that share a key, or a session that one of them rejects or cancels for,
 -- into separate calls: their order has to mean something.
+-- What is looked up by key is a LATERAL with a LIMIT or OFFSET, or an array: no plan, whenever it was
+-- made, can read a table for it.
 -- Order of locks: keys, new sessions, sessions, runs, each sorted. Safe to send twice: run ids are
 -- made by the caller before, so a second sending finds its own key and its own rows.
 CREATE OR REPLACE FUNCTION submit_1(p_members jsonb, p_runs jsonb)
@@ -44,14 +46,17 @@ BEGIN
         INTO v_out
         FROM jsonb_to_recordset(p_members)
              AS m(member int, workspace_id int, route text, key text, body_hash text, run_ids uuid[])
-        JOIN idempotency_keys k USING (workspace_id, route, key)
+        CROSS JOIN LATERAL (SELECT x.body_hash, x.run_ids FROM idempotency_keys x
+                            WHERE x.workspace_id = m.workspace_id AND x.route = m.route
+                              AND x.key = m.key LIMIT 1) k
         WHERE k.run_ids <> m.run_ids;
     END IF;
 
     SELECT v_out || coalesce(jsonb_object_agg(r.member, '{"verdict": "foreign"}'::jsonb), '{}')
     INTO v_out
     FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
-    JOIN sessions s USING (session_id)
+    CROSS JOIN LATERAL (SELECT x.workspace_id FROM sessions x
+                        WHERE x.session_id = r.session_id LIMIT 1) s
     WHERE s.workspace_id <> r.workspace_id AND NOT v_out ? r.member::text;
 
     INSERT INTO sessions (session_id, workspace_id, title)
@@ -75,7 +80,8 @@ BEGIN
     -- A session that another workspace made since we looked: look again, from the start.
     IF EXISTS (
         SELECT 1 FROM jsonb_to_recordset(p_runs) AS r(member int, workspace_id int, session_id uuid)
-        JOIN sessions s USING (session_id)
+        CROSS JOIN LATERAL (SELECT x.workspace_id FROM sessions x
+                            WHERE x.session_id = r.session_id LIMIT 1) s
         WHERE s.workspace_id <> r.workspace_id AND NOT v_out ? r.member::text) THEN
         RAISE EXCEPTION 'a session of that id was made elsewhere' USING ERRCODE = '40001';
     END IF;
@@ -97,17 +103,22 @@ BEGIN
             ORDER BY o.seq LIMIT 1
         ) busy
         WHERE r.on_conflict = 'reject' AND NOT v_out ? r.member::text
-          AND NOT EXISTS (SELECT 1 FROM runs own WHERE own.run_id = r.run_id);
+          AND (SELECT true FROM runs own WHERE own.run_id = r.run_id LIMIT 1) IS NULL;
 
         -- Every serial run of the session that has not ended and is older than this one.
         RETURN QUERY
         WITH previous AS MATERIALIZED (
             SELECT o.run_id, o.status FROM runs o
-            WHERE o.serial AND o.status IN ('queued', 'running') AND o.session_id IN (
-                SELECT r.session_id FROM jsonb_to_recordset(p_runs)
-                       AS r(member int, run_id uuid, session_id uuid, on_conflict text)
+            WHERE o.status IN ('queued', 'running') AND o.run_id = ANY (ARRAY(
+                SELECT x.run_id
+                FROM jsonb_to_recordset(p_runs)
+                     AS r(member int, run_id uuid, session_id uuid, on_conflict text)
+                CROSS JOIN LATERAL (
+                    SELECT y.run_id FROM runs y
+                    WHERE y.session_id = r.session_id AND y.serial
+                      AND y.status IN ('queued', 'running') OFFSET 0) x
                 WHERE r.on_conflict = 'cancel_previous' AND NOT v_out ? r.member::text
-                  AND NOT EXISTS (SELECT 1 FROM runs own WHERE own.run_id = r.run_id))
+                  AND (SELECT true FROM runs own WHERE own.run_id = r.run_id LIMIT 1) IS NULL))
             ORDER BY o.run_id FOR NO KEY UPDATE
         ), asked AS (
             UPDATE runs r SET
@@ -115,7 +126,8 @@ BEGIN
                 parked = false,
                 finished_at = CASE WHEN p.status = 'queued' THEN t END,
                 cancel_requested_at = coalesce(r.cancel_requested_at, t)
-            FROM previous p WHERE r.run_id = p.run_id
+            FROM previous p
+            WHERE r.run_id = ANY (ARRAY(SELECT run_id FROM previous)) AND r.run_id = p.run_id
             RETURNING r.run_id, r.status, r.worker_id
         )
         SELECT -1, 'cancelling', ARRAY[a.run_id, a.worker_id], NULL::timestamptz,

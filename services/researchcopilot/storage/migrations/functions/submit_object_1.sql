@@ -50,7 +50,9 @@ BEGIN
     PERFORM pg_advisory_xact_lock(
         hashtextextended('research_runs:' || o.cluster || '/' || o.namespace, 0));
     SELECT count(*) INTO v_held
-    FROM objects x JOIN object_runs y USING (uid) JOIN runs r USING (run_id)
+    FROM objects x
+    CROSS JOIN LATERAL (SELECT z.run_id FROM object_runs z WHERE z.uid = x.uid OFFSET 0) y
+    CROSS JOIN LATERAL (SELECT z.status FROM runs z WHERE z.run_id = y.run_id OFFSET 0) r
     WHERE x.cluster = o.cluster AND x.kind = 'ResearchRun' AND x.namespace = o.namespace
       AND x.gone_at IS NULL AND x.uid <> o.uid AND r.status IN ('queued', 'running');
     IF v_held >= p_quota THEN

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION unpark_1(p_sessions uuid[])
 RETURNS TABLE (run_id uuid, workspace_id int, queue text)
 LANGUAGE sql VOLATILE AS $$
     UPDATE runs r SET parked = false, ready_at = clock_timestamp()
-    FROM (
+    WHERE r.run_id = ANY (ARRAY(
         SELECT n.run_id
         FROM (SELECT DISTINCT unnest(p_sessions) AS session_id) s
         CROSS JOIN LATERAL (
@@ -17,11 +17,9 @@ LANGUAGE sql VOLATILE AS $$
               AND o.claim_no = 0 AND (o.parked OR o.run_at <= clock_timestamp())
             ORDER BY o.seq LIMIT 1
         ) n
-        WHERE n.parked AND NOT EXISTS (
-            SELECT 1 FROM runs h
+        WHERE n.parked AND (
+            SELECT true FROM runs h
             WHERE h.session_id = s.session_id AND h.serial AND h.claim_no > 0
-              AND h.status IN ('queued', 'running'))
-    ) next
-    WHERE r.run_id = next.run_id
+              AND h.status IN ('queued', 'running') LIMIT 1) IS NULL))
     RETURNING r.run_id, r.workspace_id, r.queue
 $$;
