@@ -32,9 +32,7 @@ BEGIN
             parked = false,
             finished_at = CASE WHEN l.status = 'queued' THEN t END,
             cancel_requested_at = coalesce(r.cancel_requested_at, t)
-        FROM locked l
-        WHERE r.run_id = ANY (p_run_ids) AND r.run_id = l.run_id
-          AND l.status IN ('queued', 'running')
+        FROM locked l WHERE r.run_id = l.run_id AND l.status IN ('queued', 'running')
         RETURNING r.run_id, r.status, r.worker_id, r.claim_no
     )
     SELECT l.run_id,

@@ -47,14 +47,11 @@ BEGIN
         UPDATE runs r SET status = 'running', parked = false, claim_no = r.claim_no + 1,
                attempts = r.attempts + 1, claim_id = p_claim, worker_id = p_worker,
                lease_until = t + p_lease, started_at = coalesce(r.started_at, t)
-        FROM judged j
-        WHERE r.run_id = ANY (p_run_ids) AND r.run_id = j.run_id AND j.verdict = 'claimed'
+        FROM judged j WHERE r.run_id = j.run_id AND j.verdict = 'claimed'
         RETURNING r.run_id, r.claim_no, r.attempts, r.workspace_id
     ), waits AS (
         UPDATE runs r SET parked = true
-        FROM judged j
-        WHERE r.run_id = ANY (p_run_ids) AND r.run_id = j.run_id AND j.verdict = 'parked'
-          AND NOT r.parked
+        FROM judged j WHERE r.run_id = j.run_id AND j.verdict = 'parked' AND NOT r.parked
     ), ledger AS (
         INSERT INTO claims (run_id, claim_no, workspace_id, worker_id, claim_id, started_at)
         SELECT m.run_id, m.claim_no, m.workspace_id, p_worker, p_claim, t FROM moved m

@@ -41,7 +41,7 @@ BEGIN
         ELSE jsonb_build_object('type', 'deadline', 'message', format(
             'The deadline passed before attempt %s. The last error is in the ledger.',
             r.attempts + 1)) END
-    FROM locked l WHERE r.run_id = ANY (v_candidates) AND r.run_id = l.run_id
+    FROM locked l WHERE r.run_id = l.run_id
     RETURNING r.run_id, r.status, r.workspace_id, r.queue, r.error ->> 'type';
 
     RETURN QUERY

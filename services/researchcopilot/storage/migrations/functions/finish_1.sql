@@ -59,14 +59,13 @@ BEGIN
             ready_at = CASE WHEN j.status = 'queued' AND (j.delay_s > 0 OR j.kind = 'retry')
                             THEN t + make_interval(secs => j.delay_s) ELSE r.ready_at END,
             hinted_at = CASE WHEN j.status = 'queued' AND j.kind = 'release' THEN t END
-        FROM judged j WHERE r.run_id = ANY (p_run_ids) AND r.run_id = j.run_id
+        FROM judged j WHERE r.run_id = j.run_id
         RETURNING r.run_id, r.workspace_id, r.session_id, r.queue, r.status, j.claim_no, j.kind,
                   j.result, j.error, j.delay_s
     ), ledger AS (
         UPDATE claims c SET finished_at = t, by_worker = true, error = m.error,
                outcome = CASE WHEN m.status = 'queued' THEN m.kind ELSE m.status END
-        FROM moved m
-        WHERE c.run_id = ANY (p_run_ids) AND c.run_id = m.run_id AND c.claim_no = m.claim_no
+        FROM moved m WHERE c.run_id = m.run_id AND c.claim_no = m.claim_no
     ), answers AS (
         INSERT INTO messages (workspace_id, session_id, run_id, role, payload)
         SELECT m.workspace_id, m.session_id, m.run_id, 'assistant',

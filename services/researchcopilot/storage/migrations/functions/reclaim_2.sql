@@ -60,7 +60,7 @@ BEGIN
                 'The worker died %s times while it had this run. Look at the memory and the exit '
                 'codes of the workers in the ledger before you replay it.', r.losses + 1))
                 ELSE r.error END
-        FROM locked l WHERE r.run_id = ANY (v_candidates) AND r.run_id = l.run_id
+        FROM locked l WHERE r.run_id = l.run_id
         RETURNING r.run_id, r.status, r.workspace_id, r.queue, r.ready_at, r.seq, l.claim_no, l.worker_id,
                   l.lease_until
     ), blamed AS MATERIALIZED (
@@ -82,8 +82,7 @@ BEGIN
                      WHEN 'forgotten' THEN 'it lives and no longer has this run in its hands'
                      ELSE 'it died, was stopped, or could not reach Postgres' END) END))
         FROM blamed b
-        WHERE c.run_id = ANY (v_candidates) AND c.run_id = b.run_id AND c.claim_no = b.claim_no
-          AND c.finished_at IS NULL
+        WHERE c.run_id = b.run_id AND c.claim_no = b.claim_no AND c.finished_at IS NULL
     )
     SELECT b.run_id, b.status, b.workspace_id, b.queue, b.reason, b.worker_id FROM blamed b
     ORDER BY b.ready_at, b.seq;

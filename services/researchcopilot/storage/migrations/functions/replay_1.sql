@@ -52,8 +52,7 @@ BEGIN
         WHERE j.verdict = 'replayed' AND NOT p_fresh
     ), resolved AS (
         UPDATE runs r SET resolved_by = j.new_id
-        FROM judged j
-        WHERE r.run_id = ANY (p_run_ids) AND r.run_id = j.run_id AND j.verdict = 'replayed'
+        FROM judged j WHERE r.run_id = j.run_id AND j.verdict = 'replayed'
     )
     SELECT j.run_id,
            -- Our own first sending, whose answer was lost, is no "already".
