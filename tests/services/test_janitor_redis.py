@@ -3,7 +3,7 @@ order is kept, and whatever happens in the middle, it ends whole."""
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -260,39 +260,25 @@ def dies_after(pages: int) -> Any:
     return push_page
 
 
+def then_flushed(call: Callable[..., Awaitable[None]], settings: Settings) -> Any:
+    async def called(*arguments: Any) -> None:
+        await call(*arguments)
+        with prompt(settings) as client:
+            client.flushall()
+
+    return called
+
+
+@pytest.mark.parametrize("after", ["a page", "the mark"])
 async def test_a_redis_that_changes_once_more_meanwhile_is_not_called_known(
-    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
+    """Protects: it is looked at again. Without its mark it has no identity that could be kept, and
+    that is no error."""
     due, delayed, _ = await some_runs(db, queue)
-    push = recovery._push_page
-
-    async def push_and_flush(*arguments: Any) -> None:
-        await push(*arguments)
-        with prompt(settings) as client:
-            client.flushall()
-
+    place, name = {"a page": (recovery, "_push_page"), "the mark": (queue, "mark_epoch")}[after]
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_push_page", push_and_flush)
-        assert await recovery.rebuild(db, queue) is None
-    assert not await recovery.is_known_redis(db, queue)
-    await check_redis(db, queue)
-    assert lists(settings) == (due, delayed)
-
-
-async def test_a_redis_that_is_wiped_as_soon_as_it_was_marked_is_looked_at_again(
-    settings: Settings, db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Protects: without its mark it has no identity that could be kept, and that is no error."""
-    due, delayed, _ = await some_runs(db, queue)
-    mark = queue.mark_epoch
-
-    async def mark_and_flush(epoch: str) -> None:
-        await mark(epoch)
-        with prompt(settings) as client:
-            client.flushall()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(queue, "mark_epoch", mark_and_flush)
+        patch.setattr(place, name, then_flushed(getattr(place, name), settings))
         assert await recovery.rebuild(db, queue) is None
     assert not await recovery.is_known_redis(db, queue)
     await check_redis(db, queue)

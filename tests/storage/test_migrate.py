@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from tests.support import eventually, waits_in
 
-from researchcopilot.core.errors import ConfigError, SchemaBehind
+from researchcopilot.core.errors import ConfigError, SchemaBehind, Unavailable
 from researchcopilot.core.settings import DatabaseSettings
 from researchcopilot.storage.db import Database
 from researchcopilot.storage.migrate import check_schema, migrate, migrations
@@ -56,3 +57,21 @@ async def test_a_failure_leaves_nothing_behind(empty: Database) -> None:
     with pytest.raises(psycopg.errors.DuplicateTable):
         await migrate(empty)
     assert await empty.rows(b"SELECT to_regclass('runs')") == [(None,)]
+
+
+async def test_a_table_that_a_backup_reads_is_left_to_those_who_work(
+    empty: Database, database_url: str
+) -> None:
+    """Protects: all others stand in line behind a lock that migrate waits for. With the time-out of
+    every other statement, 15 s, each running run would lose its lease in that line."""
+    await migrate(empty)
+    await empty.execute(b"DELETE FROM schema_migrations WHERE name LIKE 'pre/0009%'")
+    with psycopg.connect(database_url) as backup:
+        backup.execute("SELECT count(*) FROM runs")
+        waiting = asyncio.create_task(migrate(empty))
+        await eventually(lambda: waits_in(empty, "LOCK TABLE runs"))
+        await asyncio.wait_for(empty.rows(b"SELECT FROM runs FOR NO KEY UPDATE"), 5)
+        with pytest.raises(Unavailable, match=r"long transaction.*Nothing was changed"):
+            await waiting
+    with pytest.raises(SchemaBehind, match="0009"):
+        await check_schema(empty)

@@ -39,9 +39,9 @@ class Inspector:
     async def check(self, value: Any, schema: str) -> Told:
         """As schema_check does it; or that it could not be told in time."""
         loop = asyncio.get_running_loop()
-        patience = time.monotonic() + LINE_S
+        until = time.monotonic() + LINE_S
         try:
-            return await loop.run_in_executor(self._line, self._ask, value, schema, patience)
+            return await loop.run_in_executor(self._line, self._ask, value, schema, until)
         except RuntimeError as error:  # no thread can be started
             return Told([], f"nobody can be asked: {error}")
 
@@ -51,8 +51,8 @@ class Inspector:
         self._line.shutdown()
         self._end()
 
-    def _ask(self, value: Any, schema: str, patience: float) -> Told:
-        if time.monotonic() > patience:
+    def _ask(self, value: Any, schema: str, until: float) -> Told:
+        if time.monotonic() > until:
             return Told([], f"others have kept the process that checks busy for {LINE_S:g} s")
         if self._aside.get(schema, 0.0) > time.monotonic():
             return Told([])  # it was said when that began

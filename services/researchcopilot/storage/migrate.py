@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from researchcopilot.core.errors import ConfigError, SchemaBehind
-from researchcopilot.storage.db import Database
+from researchcopilot.core.errors import ConfigError, SchemaBehind, Unavailable
+from researchcopilot.storage.db import Database, Locked
 from researchcopilot.storage.silence import script
 from researchcopilot.storage.sql import load
 
 _SQL = load("migrate")
 PHASES = ("pre", "post")
+# For a table that somebody reads for long (a backup): all others stand in line behind a lock that
+# is waited for, renewals too, and leases do not wait.
+LOCK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,22 @@ def _folder(name: str) -> list[Migration]:
 
 
 async def migrate(db: Database, phases: tuple[str, ...] = PHASES) -> list[str]:
-    """Apply what is missing; the names of what was applied now."""
+    """Apply what is missing; the names of what was applied now. Raises Unavailable, with nothing
+    changed, where a table is in use for longer than LOCK_S."""
+    try:
+        return await _migrate(db, phases)
+    except Locked as error:
+        raise Unavailable(
+            "A table that is to be changed is in use by a long transaction: a backup, an open psql "
+            f"(see pg_stat_activity). Nothing was changed; migrate gives way after {LOCK_S:g} s, "
+            "so that no run loses its lease behind it. Run it again."
+        ) from error
+
+
+async def _migrate(db: Database, phases: tuple[str, ...]) -> list[str]:
     async with db.transaction() as connection:
         await connection.execute(_SQL["lock"])
+        await connection.execute(_SQL["patience"], {"ms": str(int(LOCK_S * 1000))})
         await connection.execute(_SQL["create_table"])
         cursor = await connection.execute(_SQL["applied"])
         done: dict[str, str] = dict(await cursor.fetchall())

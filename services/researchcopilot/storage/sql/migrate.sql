@@ -2,6 +2,10 @@
 -- Transaction-level, so that it works behind PgBouncer and cannot be left behind.
 SELECT pg_advisory_xact_lock(hashtextextended('researchcopilot.migrate', 0))
 
+-- name: patience
+-- Of this transaction, for any lock.
+SELECT set_config('lock_timeout', %(ms)s, true)
+
 -- name: create_table
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name       text PRIMARY KEY,
